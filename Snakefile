@@ -1,0 +1,59 @@
+"""kvroad: the transport × prompt-length matrix, from configuration to verdict."""
+
+import os
+import sys
+import uuid
+from pathlib import Path
+
+from snakemake.utils import min_version
+
+from kvroad.cells import next_attempt, receipt_path
+from kvroad.compose import check_command_line, compose, snakemake_overrides
+from kvroad.design import design_facts, make_design
+from kvroad.errors import UserError
+from kvroad.hosts import HostLost, open_host
+from kvroad.preflight import check_host
+from kvroad.steps import drop_stale_marker, module_digest, tracking_uri
+from kvroad.study import resolved, study_slug
+
+min_version("9.27")
+
+try:
+    check_command_line(sys.argv)
+    # Snakemake types and trims what follows --config; the command line still has the text.
+    OVERRIDES = snakemake_overrides(config, sys.argv)
+    STUDY = compose(OVERRIDES, Path(workflow.basedir) / "conf")
+    DESIGN = make_design(STUDY)
+except UserError as error:
+    sys.exit(f"error: {error}")
+
+# The scripts compose the same study from the same words.
+config.clear()
+config["hydra"] = OVERRIDES
+# One uninterrupted run of the workflow; the measuring jobs inherit it.
+os.environ.setdefault("KVROAD_RUN_ID", uuid.uuid4().hex)
+os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+os.environ.setdefault("DO_NOT_TRACK", "true")
+
+
+include: "workflow/rules/common.smk"
+include: "workflow/rules/measure.smk"
+include: "workflow/rules/analyse.smk"
+include: "workflow/rules/publish.smk"
+
+
+rule all:
+    default_target: True
+    input:
+        rules.write_report.output,
+        rules.log_mlflow.output,
+        rules.gate.output,
+
+
+onstart:
+    # Before any job, and only where something is left to measure.
+    if not all(receipt.exists() for receipt in RECEIPTS):
+        try:
+            check_host(STUDY, DESIGN, open_host(STUDY.host), RESULTS)
+        except (UserError, HostLost) as error:
+            sys.exit(f"error: {error}")

@@ -1,0 +1,1 @@
+"""The host agent: runs any plan, owns its processes, and leaves nothing behind."""

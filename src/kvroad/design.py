@@ -1,0 +1,315 @@
+"""From a study to its launches and cells: arms, order, identity.
+
+The order follows a Williams square (E. J. Williams, "Experimental designs balanced for
+the estimation of residual effects of treatments", 1949): every arm comes before and
+after every other equally often.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from kvroad.study import Engine, Study, Transport, Workload, arm_label
+
+__all__ = [
+    "IDENTITY_FIELDS",
+    "MEASUREMENT_VERSION",
+    "NOT_IDENTITY_FIELDS",
+    "Arm",
+    "Cell",
+    "Design",
+    "Launch",
+    "contrast_pairs",
+    "design_facts",
+    "make_design",
+]
+
+# Raised by hand when measuring itself changes, so that older cells are measured anew.
+MEASUREMENT_VERSION = 1
+
+# Every field of a resolved study is in exactly one of these two sets. A field of the first
+# changes which cells are asked for; one of the second never measures anything again.
+IDENTITY_FIELDS = {
+    "engine": {
+        "name",
+        "cells_per_launch",
+        "operation",
+        "memory",
+        "tensor_parallel_size",
+        "rank_pairs",
+        "num_threads",
+        "block_order",
+        "progress_delay_us",
+        "poll_interval_us",
+        "nixl_version",
+        "env",
+    },
+    "host": {"name", "gpus", "interfaces", "rdma_devices", "env", "transports"},
+    "model": {
+        "name",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "num_key_value_heads",
+        "head_dim",
+        "dtype",
+        "sliding_window",
+        "layer_types",
+        "global_head_dim",
+        "num_global_key_value_heads",
+        "kv_lora_rank",
+        "qk_rope_head_dim",
+    },
+    "study": {"prompt_tokens", "seed", "session"},
+    "transport": {"roads", "ucx_tls", "env", "counters", "link_layer"},
+    "variant": {"engine", "workload", "env"},
+    "workload": {"block_tokens", "warmup_pulls", "pulls", "concurrency", "pulls_in_flight"},
+}
+NOT_IDENTITY_FIELDS = {
+    "engine": {"start_timeout_s", "phase_timeout_s", "stop_timeout_s"},
+    "host": {
+        "connection",
+        "address",
+        "user",
+        "port",
+        "identity_file",
+        "python",
+        "work_dir",
+        "bind_address",
+        "connect_timeout_s",
+        "lease_s",
+        "lock_timeout_s",
+        "price_per_hour",
+    },
+    "model": {"source"},
+    "study": {
+        "name",
+        "host",
+        "engine",
+        "transports",
+        "variants",
+        "model",
+        "workload",
+        "claims",
+        "launches",
+        "baseline",
+        "contrasts",
+        "retry",
+        "road",
+        "tracking",
+        "overrides",
+    },
+    "transport": {"description"},
+    "variant": {"description"},
+    "workload": set[str](),
+}
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A transport and a variant, with what they resolve to on the study's host."""
+
+    label: str
+    transport_name: str
+    variant_name: str
+    transport: Transport
+    engine: Engine
+    workload: Workload
+    environment: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One arm, prompt length and block; ``identity`` is what its name is a hash of."""
+
+    id: str
+    arm: str
+    prompt_tokens: int
+    block: int
+    identity: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One arm on fresh engines in one block, with its cells in the order they run."""
+
+    id: str
+    arm: Arm
+    block: int
+    cells: list[Cell]
+
+
+@dataclass(frozen=True)
+class Design:
+    """Arms and launches of a study; launches are in the order they are to run."""
+
+    arms: dict[str, Arm]
+    launches: list[Launch]
+
+    @property
+    def cells(self) -> list[Cell]:
+        """All cells in the planned order."""
+        return [cell for launch in self.launches for cell in launch.cells]
+
+    def launch(self, launch_id: str) -> Launch:
+        """Return a launch by its id; raises KeyError for an unknown one."""
+        return {launch.id: launch for launch in self.launches}[launch_id]
+
+
+def make_design(study: Study) -> Design:
+    """Return all launches of a study in their balanced order."""
+    arms = {arm.label: arm for arm in _arms(study)}
+    order = _balanced_rows(list(arms))
+    launches: list[Launch] = []
+    for block in range(study.launches):
+        lengths = list(study.prompt_tokens)
+        random.Random(f"{study.seed}/{block}").shuffle(lengths)
+        if study.engine.cells_per_launch == "all":
+            for label in order[block % len(order)]:
+                launches.append(_launch(study, arms[label], block, lengths))
+            continue
+        for length in lengths:
+            # The row depends on the length, so that each length sees every row in turn.
+            row = (block + study.prompt_tokens.index(length)) % len(order)
+            for label in order[row]:
+                launches.append(_launch(study, arms[label], block, [length]))
+    return Design(arms, launches)
+
+
+def design_facts(study: Study, design: Design, slug: str) -> dict[str, Any]:
+    """Return what the analysis needs to know of a design, as plain values.
+
+    Nothing in it depends on what has been measured.
+    """
+    launch_of = {cell.id: launch for launch in design.launches for cell in launch.cells}
+    return {
+        "study": slug,
+        "study_name": study.name,
+        "session": study.session,
+        "baseline": study.baseline,
+        "contrasts": contrast_pairs(study),
+        "cells": [
+            {
+                "cell": cell.id,
+                "launch": launch_of[cell.id].id,
+                "arm": cell.arm,
+                "transport": launch_of[cell.id].arm.transport_name,
+                "variant": launch_of[cell.id].arm.variant_name,
+                "prompt_tokens": cell.prompt_tokens,
+                "block": cell.block,
+            }
+            for cell in design.cells
+        ],
+        "claims": asdict(study.claims),
+        "overrides": list(study.overrides),
+    }
+
+
+def contrast_pairs(study: Study) -> list[list[str]]:
+    """Return the pairs (arm, reference) to compare: by default every arm with the baseline."""
+    if study.contrasts is not None:
+        return study.contrasts
+    arms = [arm_label(t, v) for v in study.variants for t in study.transports]
+    return [[arm, study.baseline] for arm in arms if arm != study.baseline]
+
+
+def _arms(study: Study) -> list[Arm]:
+    return [
+        _arm(study, transport, variant)
+        for variant in study.variants
+        for transport in study.transports
+    ]
+
+
+def _arm(study: Study, transport_name: str, variant_name: str) -> Arm:
+    transport, variant = study.transports[transport_name], study.variants[variant_name]
+    override = study.host.transports.get(transport_name)
+    tls, host_env = transport.ucx_tls, {}
+    if override is not None:
+        tls, host_env = override.ucx_tls or tls, override.env
+    environment = {
+        "UCX_LOG_LEVEL": "info",
+        **study.engine.env,
+        **study.host.env,
+        **transport.env,
+        **host_env,
+        **variant.env,
+    }
+    environment.setdefault("UCX_PROTO_INFO", "used")
+    environment.setdefault("UCX_TLS", ",".join(tls))
+    return Arm(
+        label=arm_label(transport_name, variant_name),
+        transport_name=transport_name,
+        variant_name=variant_name,
+        transport=transport,
+        engine=replace(study.engine, **variant.engine),
+        workload=replace(study.workload, **variant.workload),
+        environment=dict(sorted(environment.items())),
+    )
+
+
+def _launch(study: Study, arm: Arm, block: int, lengths: list[int]) -> Launch:
+    cells = [_cell(study, arm, block, length) for length in lengths]
+    if study.engine.cells_per_launch == "one":
+        return Launch(cells[0].id, arm, block, cells)
+    shared = {k: v for k, v in cells[0].identity.items() if k != "prompt_tokens"}
+    return Launch(f"{arm.label}-b{block}-{_hash(shared)}", arm, block, cells)
+
+
+def _cell(study: Study, arm: Arm, block: int, prompt_tokens: int) -> Cell:
+    identity: dict[str, Any] = {
+        "measurement_version": MEASUREMENT_VERSION,
+        "arm": {"transport": arm.transport_name, "variant": arm.variant_name},
+        "transport": _chosen("transport", arm.transport),
+        "environment": arm.environment,
+        "engine": _chosen("engine", arm.engine),
+        "workload": _chosen("workload", arm.workload),
+        "model": _chosen("model", study.model),
+        "host": {
+            key: value
+            for key, value in _chosen("host", study.host).items()
+            # What these two say is in the arm's environment already.
+            if key not in ("env", "transports")
+        },
+        "prompt_tokens": prompt_tokens,
+        "block": block,
+        "seed": study.seed,
+        "session": study.session,
+    }
+    return Cell(
+        id=f"{arm.label}-p{prompt_tokens}-b{block}-{_hash(identity)}",
+        arm=arm.label,
+        prompt_tokens=prompt_tokens,
+        block=block,
+        identity=identity,
+    )
+
+
+def _chosen(section: str, value: Any) -> dict[str, Any]:
+    chosen = IDENTITY_FIELDS[section]
+    return {key: item for key, item in asdict(value).items() if key in chosen}
+
+
+def _hash(identity: dict[str, Any]) -> str:
+    text = json.dumps(identity, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _balanced_rows(labels: list[str]) -> list[list[str]]:
+    """Return the rows of a Williams square, then the same rows backwards (two: AB BA BA AB)."""
+    n = len(labels)
+    first = [0]
+    low, high = 1, n - 1
+    while low <= high:
+        first.append(low)
+        if low != high:
+            first.append(high)
+        low, high = low + 1, high - 1
+    rows = [[(place + shift) % n for place in first] for shift in range(n)]
+    if n % 2 and n > 1:
+        rows += [row[::-1] for row in rows]
+    rows += rows[::-1]
+    return [[labels[place] for place in row] for row in rows]

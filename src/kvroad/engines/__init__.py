@@ -1,0 +1,1 @@
+"""Planners: each turns a launch into a plan. Pure functions, no host needed."""

@@ -1,0 +1,278 @@
+"""The KV pools: one tensor per layer, keys and values of a block side by side.
+
+Memory of tensor t: block 0 keys, block 0 values, block 1 keys, ... With two halves the
+stride of a region is twice its descriptor, so that NIXL cannot merge neighbours, as in
+vLLM 0.23's blocks-first layout.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+__all__ = ["CudaError", "Pool", "PoolShape", "make_pool"]
+
+Words = np.ndarray[Any, np.dtype[np.uint64]]
+WORD_BYTES = 8
+POISON = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
+
+
+class CudaError(Exception):
+    """A call of the CUDA driver library failed."""
+
+
+class PoolShape:
+    """Tensors, blocks, halves and words of a pool.
+
+    Parameters
+    ----------
+    salt
+        Added to every word of the pattern, so that two launches never share content.
+    """
+
+    def __init__(
+        self, n_tensors: int, n_blocks: int, halves: int, descriptor_bytes: int, salt: int
+    ) -> None:
+        if descriptor_bytes % WORD_BYTES:
+            raise ValueError(f"descriptor of {descriptor_bytes} bytes is no multiple of 8")
+        self.n_tensors = n_tensors
+        self.n_blocks = n_blocks
+        self.halves = halves
+        self.descriptor_bytes = descriptor_bytes
+        self.words = descriptor_bytes // WORD_BYTES
+        self.salt = salt
+
+    @property
+    def tensor_bytes(self) -> int:
+        """Bytes of one tensor."""
+        return self.n_blocks * self.halves * self.descriptor_bytes
+
+    def first_word(self, tensor: int, blocks: Words) -> Words:
+        """Return the pattern's first word per block and half, shape (blocks, halves)."""
+        places = (np.uint64(tensor * self.n_blocks) + blocks)[:, None] * np.uint64(self.halves)
+        halves = np.arange(self.halves, dtype=np.uint64)[None, :]
+        return (places + halves) * np.uint64(self.words) + np.uint64(self.salt)
+
+    def descriptors(self, bases: Sequence[int], device: int) -> Words:
+        """Return (address, bytes, device) of every descriptor, region by region.
+
+        Region ``tensor * halves + half`` holds the descriptors of all blocks of that half.
+        """
+        stride = self.halves * self.descriptor_bytes
+        blocks = np.arange(self.n_blocks, dtype=np.uint64) * np.uint64(stride)
+        rows = [
+            np.uint64(base + half * self.descriptor_bytes) + blocks
+            for base in bases
+            for half in range(self.halves)
+        ]
+        addresses = np.concatenate(rows)
+        out = np.empty((addresses.size, 3), dtype=np.uint64)
+        out[:, 0], out[:, 1], out[:, 2] = addresses, self.descriptor_bytes, device
+        return out
+
+    def indices(self, blocks: Words) -> np.ndarray[Any, np.dtype[np.int32]]:
+        """Return the descriptor indices of a pull's blocks, region by region."""
+        regions = np.arange(self.n_tensors * self.halves, dtype=np.int64)[:, None]
+        return (regions * self.n_blocks + blocks.astype(np.int64)).ravel().astype(np.int32)
+
+
+class Pool(Protocol):
+    """One side's memory."""
+
+    shape: PoolShape
+    segment: str
+    device: int
+    bases: list[int]
+
+    def fill_pattern(self) -> None:
+        """Write the pattern everywhere."""
+
+    def poison(self) -> None:
+        """Spoil the first and last word of every descriptor."""
+
+    def matches(self, local: Words, remote: Words, *, every_word: bool) -> bool:
+        """Whether blocks ``local`` hold what the pattern has at blocks ``remote``."""
+
+
+class _Checks:
+    """Pattern and comparison over ``edges`` and ``tensor`` of the subclass."""
+
+    shape: PoolShape
+
+    def edges(self, tensor: int) -> Words:
+        """Return the first and last word of every descriptor, shape (blocks, halves, 2)."""
+        raise NotImplementedError
+
+    def read_tensor(self, tensor: int) -> Words:
+        """Return one tensor's words, shape (blocks, halves, words)."""
+        raise NotImplementedError
+
+    def matches(self, local: Words, remote: Words, *, every_word: bool) -> bool:
+        shape = self.shape
+        for tensor in range(shape.n_tensors):
+            first = shape.first_word(tensor, remote)
+            if every_word:
+                held = self.read_tensor(tensor)
+                words = np.arange(shape.words, dtype=np.uint64)
+                for i, block in enumerate(local):
+                    for half in range(shape.halves):
+                        if not np.array_equal(held[block, half], first[i, half] + words):
+                            return False
+                continue
+            edges = self.edges(tensor)[local]
+            last = first + np.uint64(shape.words - 1)
+            if not (np.array_equal(edges[..., 0], first) and np.array_equal(edges[..., 1], last)):
+                return False
+        return True
+
+
+class _HostPool(_Checks):
+    segment = "DRAM"
+    device = 0
+
+    def __init__(self, shape: PoolShape) -> None:
+        self.shape = shape
+        dims = (shape.n_blocks, shape.halves, shape.words)
+        # Touched once here: page faults of the first pull would count as its time.
+        self._tensors = [np.full(dims, POISON, dtype=np.uint64) for _ in range(shape.n_tensors)]
+        self.bases = [int(t.ctypes.data) for t in self._tensors]
+
+    def fill_pattern(self) -> None:
+        shape = self.shape
+        n_words = shape.n_blocks * shape.halves * shape.words
+        for i, tensor in enumerate(self._tensors):
+            start = i * n_words + shape.salt
+            tensor.reshape(-1)[:] = np.arange(start, start + n_words, dtype=np.uint64)
+
+    def poison(self) -> None:
+        for tensor in self._tensors:
+            tensor[:, :, 0] = POISON
+            tensor[:, :, -1] = POISON
+
+    def edges(self, tensor: int) -> Words:
+        return self._tensors[tensor][:, :, [0, -1]]
+
+    def read_tensor(self, tensor: int) -> Words:
+        return self._tensors[tensor]
+
+
+class _Copy2D(ctypes.Structure):
+    """``CUDA_MEMCPY2D`` of the CUDA driver API."""
+
+    _fields_ = (
+        ("src_x", ctypes.c_size_t),
+        ("src_y", ctypes.c_size_t),
+        ("src_type", ctypes.c_int),
+        ("src_host", ctypes.c_void_p),
+        ("src_device", ctypes.c_uint64),
+        ("src_array", ctypes.c_void_p),
+        ("src_pitch", ctypes.c_size_t),
+        ("dst_x", ctypes.c_size_t),
+        ("dst_y", ctypes.c_size_t),
+        ("dst_type", ctypes.c_int),
+        ("dst_host", ctypes.c_void_p),
+        ("dst_device", ctypes.c_uint64),
+        ("dst_array", ctypes.c_void_p),
+        ("dst_pitch", ctypes.c_size_t),
+        ("width", ctypes.c_size_t),
+        ("height", ctypes.c_size_t),
+    )
+
+
+_HOST, _DEVICE = 1, 2  # CU_MEMORYTYPE_HOST, CU_MEMORYTYPE_DEVICE
+
+
+class _CudaPool(_Checks):
+    """Pool in GPU memory from ``cuMemAlloc``: CUDA's older IPC, which UCX needs, takes it."""
+
+    segment = "VRAM"
+
+    def __init__(self, shape: PoolShape, device: int) -> None:
+        self.shape = shape
+        self.device = device
+        try:
+            self._cuda = ctypes.CDLL("libcuda.so.1")
+        except OSError as error:
+            raise CudaError(f"engine.memory=VRAM needs the CUDA driver library: {error}") from None
+        self._call("cuInit", ctypes.c_uint(0))
+        handle, context = ctypes.c_int(), ctypes.c_void_p()
+        self._call("cuDeviceGet", ctypes.byref(handle), ctypes.c_int(device))
+        self._call("cuDevicePrimaryCtxRetain", ctypes.byref(context), handle)
+        self._call("cuCtxSetCurrent", context)
+        self.bases = [self._allocate() for _ in range(shape.n_tensors)]
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        status = getattr(self._cuda, name)(*arguments)
+        if status:
+            text = ctypes.c_char_p()
+            self._cuda.cuGetErrorString(status, ctypes.byref(text))
+            raise CudaError(f"{name} failed: {(text.value or b'?').decode()} ({status})")
+
+    def _allocate(self) -> int:
+        address = ctypes.c_uint64()
+        size = ctypes.c_size_t(self.shape.tensor_bytes)
+        self._call("cuMemAlloc_v2", ctypes.byref(address), size)
+        self._call("cuMemsetD8_v2", address, ctypes.c_ubyte(0xFF), size)
+        return int(address.value)
+
+    def fill_pattern(self) -> None:
+        n_words = self.shape.tensor_bytes // WORD_BYTES
+        for i, base in enumerate(self.bases):
+            start = i * n_words + self.shape.salt
+            words = np.arange(start, start + n_words, dtype=np.uint64)
+            source = ctypes.c_void_p(words.ctypes.data)
+            self._call(
+                "cuMemcpyHtoD_v2", ctypes.c_uint64(base), source, ctypes.c_size_t(words.nbytes)
+            )
+        self._call("cuCtxSynchronize")
+
+    def poison(self) -> None:
+        rows = self.shape.n_blocks * self.shape.halves
+        words = np.full(rows, POISON, dtype=np.uint64)
+        for base in self.bases:
+            for offset in (0, self.shape.descriptor_bytes - WORD_BYTES):
+                self._copy_column(words, base + offset, to_device=True)
+        self._call("cuCtxSynchronize")
+
+    def edges(self, tensor: int) -> Words:
+        shape = self.shape
+        out = np.empty((2, shape.n_blocks * shape.halves), dtype=np.uint64)
+        for i, offset in enumerate((0, shape.descriptor_bytes - WORD_BYTES)):
+            self._copy_column(out[i], self.bases[tensor] + offset, to_device=False)
+        return out.T.reshape(shape.n_blocks, shape.halves, 2)
+
+    def read_tensor(self, tensor: int) -> Words:
+        shape = self.shape
+        out = np.empty((shape.n_blocks, shape.halves, shape.words), dtype=np.uint64)
+        target = ctypes.c_void_p(out.ctypes.data)
+        base = ctypes.c_uint64(self.bases[tensor])
+        self._call("cuMemcpyDtoH_v2", target, base, ctypes.c_size_t(out.nbytes))
+        return out
+
+    def _copy_column(self, words: Words, address: int, *, to_device: bool) -> None:
+        """Copy one word per descriptor between host and device."""
+        host = {"host": words.ctypes.data, "pitch": WORD_BYTES}
+        copy = _Copy2D(width=WORD_BYTES, height=words.size)
+        if to_device:
+            copy.src_type, copy.src_host, copy.src_pitch = _HOST, host["host"], host["pitch"]
+            copy.dst_type, copy.dst_device = _DEVICE, address
+            copy.dst_pitch = self.shape.descriptor_bytes
+        else:
+            copy.src_type, copy.src_device = _DEVICE, address
+            copy.src_pitch = self.shape.descriptor_bytes
+            copy.dst_type, copy.dst_host, copy.dst_pitch = _HOST, host["host"], host["pitch"]
+        self._call("cuMemcpy2D_v2", ctypes.byref(copy))
+
+
+def make_pool(shape: PoolShape, memory: str, device: int) -> Pool:
+    """Return a pool in ``DRAM`` or ``VRAM``.
+
+    Raises
+    ------
+    CudaError
+        When VRAM is asked for and the driver cannot give it.
+    """
+    return _CudaPool(shape, device) if memory == "VRAM" else _HostPool(shape)

@@ -1,0 +1,186 @@
+"""The posting loop: pulls in flight, each with its own block ids, a row for every one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from .binding import nixl_errors
+from .memory import PoolShape, Words
+
+__all__ = ["PhaseRequest", "Poster", "Slot"]
+
+
+@dataclass(frozen=True)
+class PhaseRequest:
+    """One phase as the agent asks for it."""
+
+    cell: str
+    phase: str
+    n_blocks: int
+    pulls: int
+    in_flight: int
+    seed: int
+
+
+@dataclass
+class Slot:
+    """Blocks that one pull in flight owns, and what it last brought."""
+
+    local: Words
+    remote: Words | None = None
+
+
+@dataclass
+class _Active:
+    number: int
+    slot: Slot
+    remote_slot: int
+    handle: Any
+    started_ns: int
+    wall_us: float | None = None
+    state: str = "PROC"
+
+
+@dataclass
+class Poster:
+    """Posts transfers between two prepared descriptor lists.
+
+    Parameters
+    ----------
+    agent
+        The NIXL agent of this side.
+    operation
+        ``READ`` or ``WRITE``.
+    local_list, remote_list
+        Handles of the prepared lists; index = region * blocks + block.
+    before_pull, after_pull
+        Called outside the timed stretch: spoil, then check, the memory that is written.
+    """
+
+    agent: Any
+    shape: PoolShape
+    remote_shape: PoolShape
+    operation: str
+    local_list: Any
+    remote_list: Any
+    rank: int
+    block_order: str
+    poll_interval_s: float
+    before_pull: Callable[[], None]
+    after_pull: Callable[[Words, Words], bool]
+    barrier: Callable[[str], None]
+    progress: Callable[[int], None]
+    finished: list[tuple[Words, Words]] = field(default_factory=list)
+
+    def run(self, request: PhaseRequest) -> list[dict[str, Any]]:
+        """Run one phase and return its rows in the order of completion."""
+        rng = np.random.default_rng(request.seed)
+        slots, remote = self._slots(request, rng)
+        free, free_remote = list(range(len(slots))), list(range(len(remote)))
+        active: list[_Active] = []
+        rows: list[dict[str, Any]] = []
+        posted, last_slot = 0, None
+        if request.in_flight > 1:
+            self.before_pull()
+        while len(rows) < request.pulls:
+            while posted < request.pulls and len(active) < request.in_flight:
+                slot = slots[free.pop(0)]
+                chosen = free_remote.pop(int(rng.integers(len(free_remote))))
+                slot.remote = remote[chosen]
+                if request.in_flight == 1:
+                    self.before_pull()
+                    self.barrier(f"{request.cell}/{request.phase}/{posted}")
+                active.append(self._post(posted, slot, chosen))
+                posted += 1
+            done = self._poll(active)
+            for pull in done:
+                active.remove(pull)
+                last_slot = pull.slot
+                rows.append(self._row(pull, request))
+                free.append(next(i for i, s in enumerate(slots) if s is pull.slot))
+                free_remote.append(pull.remote_slot)
+                self.progress(len(rows))
+        # Spoiling before a pull reaches every slot, so that one at a time only the last
+        # slot is whole; of those in flight one is chosen by the seed.
+        used = [(s.local, s.remote) for s in slots if s.remote is not None]
+        last = [(s.local, s.remote) for s in slots if s is last_slot and s.remote is not None]
+        self.finished = last if request.in_flight == 1 else [used[int(rng.integers(len(used)))]]
+        return rows
+
+    def _slots(
+        self, request: PhaseRequest, rng: np.random.Generator
+    ) -> tuple[list[Slot], list[Words]]:
+        """Cut each side's blocks into slots: in order, or shuffled as in an aged pool."""
+        local = self._cut(self.shape.n_blocks, request.n_blocks, rng)
+        remote = self._cut(self.remote_shape.n_blocks, request.n_blocks, rng)
+        return [Slot(blocks) for blocks in local], remote
+
+    def _cut(self, pool: int, n_blocks: int, rng: np.random.Generator) -> list[Words]:
+        ids = np.arange(pool, dtype=np.uint64)
+        if self.block_order == "fragmented":
+            rng.shuffle(ids)
+        n_slots = pool // n_blocks
+        return [ids[i * n_blocks : (i + 1) * n_blocks] for i in range(n_slots)]
+
+    def _post(self, number: int, slot: Slot, remote_slot: int) -> _Active:
+        assert slot.remote is not None
+        local = self.shape.indices(slot.local)
+        remote = self.remote_shape.indices(slot.remote)
+        note = f"{self.rank}/{number}".encode()
+        started = time.monotonic_ns()
+        handle = self.agent.make_prepped_xfer(
+            self.operation, self.local_list, local, self.remote_list, remote, note
+        )
+        pull = _Active(number, slot, remote_slot, handle, started)
+        pull.state = self.agent.transfer(handle)
+        return pull
+
+    def _poll(self, active: list[_Active]) -> list[_Active]:
+        """Return the pulls that have ended; sleep first unless one ended in its post."""
+        done = [p for p in active if p.state != "PROC"]
+        if not done:
+            if self.poll_interval_s > 0:
+                time.sleep(self.poll_interval_s)
+            for pull in active:
+                pull.state = self.agent.check_xfer_state(pull.handle)
+            done = [p for p in active if p.state != "PROC"]
+        for pull in done:
+            pull.wall_us = (time.monotonic_ns() - pull.started_ns) / 1000
+        return done
+
+    def _row(self, pull: _Active, request: PhaseRequest) -> dict[str, Any]:
+        slot = pull.slot
+        assert slot.remote is not None
+        planned = request.n_blocks * self.shape.n_tensors * self.shape.halves
+        row: dict[str, Any] = {
+            "cell": request.cell,
+            "phase": request.phase,
+            "pull": pull.number,
+            "rank": self.rank,
+            "operation": self.operation.lower(),
+            "in_flight": request.in_flight,
+            "descriptors_planned": planned,
+            "descriptors_given": planned,
+            "bytes_planned": planned * self.shape.descriptor_bytes,
+            "start_mono_ns": pull.started_ns,
+            "wall_us": pull.wall_us,
+            "state": pull.state,
+        }
+        try:
+            told = self.agent.get_xfer_telemetry(pull.handle)
+            row["descriptors_moved"] = int(told.descCount)
+            row["bytes_moved"] = int(told.totalBytes)
+            row["post_us"] = int(told.postDuration)
+            row["xfer_us"] = int(told.xferDuration)
+            row["error"] = None if pull.state == "DONE" else f"state {pull.state}"
+        except nixl_errors() as error:
+            row.update(descriptors_moved=None, bytes_moved=None, post_us=None, xfer_us=None)
+            row["error"] = f"{type(error).__name__}: {error}"
+        pull.handle.release()
+        row["verified"] = self.after_pull(slot.local, slot.remote)
+        return row

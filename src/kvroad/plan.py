@@ -1,0 +1,192 @@
+"""The plan that both sides share: what the host agent runs, and in which words it answers.
+
+Standard library only, Python 3.10 or newer: this file travels to the host inside the
+agent. A plan is JSON, so that it can be read, reviewed and carried by hand.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import types
+import typing
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = [
+    "PLAN_VERSION",
+    "Claim",
+    "Command",
+    "File",
+    "Phase",
+    "Plan",
+    "PlanError",
+    "PlannedCell",
+    "Process",
+    "dumps",
+    "loads",
+]
+
+PLAN_VERSION = 1
+
+
+class PlanError(ValueError):
+    """A plan that this version cannot run."""
+
+
+@dataclass(frozen=True)
+class File:
+    """A text file laid down in the launch folder before anything starts."""
+
+    path: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Process:
+    """One process of a launch.
+
+    Parameters
+    ----------
+    argv
+        Words handed to ``execve`` as they are; ``{python}`` is the host's interpreter,
+        ``{folder}`` the launch folder, ``{port:NAME}`` a port of the plan, ``{events}``
+        the file descriptor for JSON events.
+    env
+        Variables set on top of the agent's environment.
+    ready_event
+        Name of the JSON event that says the process is ready; None: ready once started.
+    stop_line
+        Line written to its standard input to end it cleanly; None: TERM.
+    """
+
+    name: str
+    argv: list[str]
+    env: dict[str, str] = field(default_factory=dict)
+    ready_event: str | None = None
+    ready_timeout_s: float = 120.0
+    stop_line: str | None = None
+
+
+@dataclass(frozen=True)
+class Command:
+    """One line of JSON for the standard input of each named process, and the answer awaited."""
+
+    processes: list[str]
+    line: dict[str, Any]
+    answer_event: str
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A stretch of load with the counters read at both of its edges.
+
+    ``payload_bytes`` is what a check after the phase compares the counters with; None
+    means that no check is made.
+    """
+
+    name: str
+    command: Command
+    timeout_s: float
+    pulls: int = 0
+    payload_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class PlannedCell:
+    """The phases of one cell, warm-up first."""
+
+    cell: str
+    prompt_tokens: int
+    phases: list[Phase]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """The road a launch claims, and what is needed to prove it.
+
+    ``interfaces``, ``rdma_devices`` and ``gpus`` are the counters read at each edge;
+    ``counters`` names the kinds that a payload on this road moves.
+    """
+
+    transport: str
+    roads: list[str]
+    operation: str
+    memory: str
+    descriptor_bytes: int
+    environment: dict[str, str]
+    counters: list[str] = field(default_factory=list)
+    link_layer: str | None = None
+    interfaces: list[str] = field(default_factory=list)
+    rdma_devices: list[str] = field(default_factory=list)
+    gpus: list[int] = field(default_factory=list)
+    ranks: int = 1
+    use_counts: bool = True
+    carried_at_least: float = 0.95
+    not_carried_at_most: float = 0.05
+    idle_bytes_per_s: float = 2_000_000.0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One launch: processes started one after the other, then the cells in order."""
+
+    launch: str
+    arm: str
+    owner: str
+    claim: Claim
+    processes: list[Process]
+    cells: list[PlannedCell]
+    files: list[File] = field(default_factory=list)
+    ports: dict[str, int] = field(default_factory=dict)
+    stop_timeout_s: float = 20.0
+    facts_from: str | None = None
+    version: int = PLAN_VERSION
+
+
+def dumps(plan: Plan) -> str:
+    """Return the plan as indented JSON with sorted keys."""
+    return json.dumps(dataclasses.asdict(plan), indent=1, sort_keys=True, ensure_ascii=False)
+
+
+def loads(text: str) -> Plan:
+    """Read a plan back.
+
+    Raises
+    ------
+    PlanError
+        When the text is no plan, or one of another version.
+    """
+    try:
+        data = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise PlanError(f"not a plan: {error}") from error
+    if not isinstance(data, dict) or data.get("version") != PLAN_VERSION:
+        found = data.get("version") if isinstance(data, dict) else None
+        raise PlanError(f"plan version {found!r} is not the agent's version {PLAN_VERSION}")
+    plan = _build(Plan, data, "plan")
+    assert isinstance(plan, Plan)
+    return plan
+
+
+def _build(cls: Any, data: dict[str, Any], where: str) -> Any:
+    hints = typing.get_type_hints(cls)
+    unknown = sorted(set(data) - set(hints))
+    if unknown:
+        raise PlanError(f"{where}: unknown field {unknown[0]!r}")
+    try:
+        return cls(**{k: _value(hints[k], v, f"{where}.{k}") for k, v in data.items()})
+    except TypeError as error:
+        raise PlanError(f"{where}: {error}") from error
+
+
+def _value(hint: Any, value: Any, where: str) -> Any:
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        inner = [a for a in args if a is not type(None)]
+        return None if value is None else _value(inner[0], value, where)
+    if origin is list:
+        return [_value(args[0], v, f"{where}[{i}]") for i, v in enumerate(value)]
+    if dataclasses.is_dataclass(hint):
+        return _build(hint, value, where)
+    return value

@@ -1,0 +1,267 @@
+"""The typed study: what a resolved configuration says, checked field by field."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache
+from typing import Any, get_type_hints
+
+__all__ = [
+    "FIELD_OF_GROUP",
+    "Claims",
+    "Engine",
+    "Host",
+    "Model",
+    "RoadTolerances",
+    "Study",
+    "Tracking",
+    "Transport",
+    "TransportOverride",
+    "Variant",
+    "Workload",
+    "arm_label",
+    "arm_labels",
+    "config_keys",
+    "resolved",
+    "study_slug",
+    "ucx_tls_of",
+    "variant_settings",
+    "without_password",
+]
+
+
+@dataclass(frozen=True)
+class Transport:
+    """One asked-for transport: how UCX is told to use it and which roads count as it.
+
+    Parameters
+    ----------
+    roads
+        Roads (UCX transport names as protocol tables print them) that prove it.
+    ucx_tls
+        Entries of ``UCX_TLS``.
+    env
+        Further environment variables of every engine process.
+    counters
+        Kinds of byte counter that a payload on this road moves
+        (``interface``, ``nic``, ``nvlink``); the others must stay still.
+    link_layer
+        ``Ethernet`` or ``InfiniBand`` where the road alone does not name the transport.
+    """
+
+    roads: list[str]
+    ucx_tls: list[str]
+    env: dict[str, str] = field(default_factory=dict)
+    counters: list[str] = field(default_factory=list)
+    link_layer: str | None = None
+    description: str = ""
+
+
+@dataclass(frozen=True)
+class TransportOverride:
+    """What a host says about a transport in place of the transport's own defaults."""
+
+    ucx_tls: list[str] | None = None
+    env: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A named set of overrides on top of a transport."""
+
+    description: str = ""
+    engine: dict[str, Any] = field(default_factory=dict)
+    workload: dict[str, Any] = field(default_factory=dict)
+    env: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Model:
+    """Values of a model's Hugging Face ``config.json`` that shape its KV cache."""
+
+    name: str
+    num_hidden_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    dtype: str = "bfloat16"
+    sliding_window: int | None = None
+    layer_types: list[str] | None = None
+    global_head_dim: int | None = None
+    num_global_key_value_heads: int | None = None
+    kv_lora_rank: int | None = None
+    qk_rope_head_dim: int | None = None
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What is pulled: block size, warm-up, and how many pulls in each phase."""
+
+    block_tokens: int = 64
+    warmup_pulls: int = 2
+    pulls: int = 8
+    concurrency: int = 4
+    pulls_in_flight: int = 12
+
+
+@dataclass(frozen=True)
+class Engine:
+    """Options of the NIXL replay; names follow NIXL's and vLLM's own."""
+
+    name: str = "nixl"
+    cells_per_launch: str = "one"
+    operation: str = "read"
+    memory: str = "DRAM"
+    tensor_parallel_size: int = 4
+    rank_pairs: int = 1
+    num_threads: int = 4
+    block_order: str = "fresh"
+    progress_delay_us: int = 0
+    poll_interval_us: int = 100
+    nixl_version: str | None = None
+    env: dict[str, str] = field(default_factory=dict)
+    start_timeout_s: float = 120.0
+    phase_timeout_s: float = 600.0
+    stop_timeout_s: float = 20.0
+
+
+@dataclass(frozen=True)
+class Host:
+    """Where the engines run."""
+
+    name: str
+    connection: str = "local"
+    address: str | None = None
+    user: str | None = None
+    port: int | None = None
+    identity_file: str | None = None
+    python: str | None = None
+    work_dir: str | None = None
+    bind_address: str = "127.0.0.1"
+    gpus: list[int] = field(default_factory=list)
+    interfaces: list[str] = field(default_factory=list)
+    rdma_devices: list[str] = field(default_factory=list)
+    env: dict[str, str] = field(default_factory=dict)
+    transports: dict[str, TransportOverride] = field(default_factory=dict)
+    connect_timeout_s: float = 10.0
+    lease_s: float = 20.0
+    lock_timeout_s: float = 0.0
+    price_per_hour: float | None = None
+
+
+@dataclass(frozen=True)
+class RoadTolerances:
+    """Bounds of the byte witnesses, as shares of the payload and bytes per second."""
+
+    carried_at_least: float = 0.95
+    not_carried_at_most: float = 0.05
+    idle_bytes_per_s: float = 2_000_000.0
+
+
+@dataclass(frozen=True)
+class Claims:
+    """Equivalence margins per metric (shares), the error rate, and quoted results."""
+
+    alpha: float = 0.05
+    margins: dict[str, float] = field(default_factory=dict)
+    quoted: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Tracking:
+    """Where runs are logged; ``MLFLOW_TRACKING_URI`` wins over ``uri``."""
+
+    uri: str = "sqlite:///mlflow.db"
+    experiment: str | None = None
+
+
+@dataclass(frozen=True)
+class Study:
+    """A resolved study."""
+
+    name: str
+    host: Host
+    engine: Engine
+    transports: dict[str, Transport]
+    variants: dict[str, Variant]
+    model: Model
+    workload: Workload
+    claims: Claims
+    prompt_tokens: list[int]
+    launches: int
+    baseline: str
+    contrasts: list[list[str]] | None = None
+    seed: int = 1
+    session: str = "main"
+    retry: str = "unproven"
+    road: RoadTolerances = field(default_factory=RoadTolerances)
+    tracking: Tracking = field(default_factory=Tracking)
+    overrides: list[str] = field(default_factory=list)
+
+
+# Fields of a study whose configuration group, and so their key, has another name.
+FIELD_OF_GROUP = {"transport": "transports", "variant": "variants"}
+_DEFAULT_VARIANT = "blocks"
+
+
+@cache
+def config_keys() -> dict[str, Any]:
+    """Return the top-level keys of the configuration and the type of each."""
+    hints = get_type_hints(Study)
+    hints.pop("overrides")
+    for group, name in FIELD_OF_GROUP.items():
+        hints[group] = hints.pop(name)
+    return {"study": str, **hints}
+
+
+def arm_label(transport: str, variant: str) -> str:
+    """Return the name of an arm: the transport alone where the variant is ``blocks``."""
+    return transport if variant == _DEFAULT_VARIANT else f"{transport}+{variant}"
+
+
+def arm_labels(study: Study) -> list[str]:
+    """Return the labels of all arms: every transport in every variant, in the order asked for."""
+    return [arm_label(t, v) for v in study.variants for t in study.transports]
+
+
+def variant_settings(study: Study, variant: str) -> tuple[Engine, Workload]:
+    """Return engine and workload as the named variant runs them."""
+    chosen = study.variants[variant]
+    return replace(study.engine, **chosen.engine), replace(study.workload, **chosen.workload)
+
+
+def ucx_tls_of(study: Study, transport: str) -> list[str]:
+    """Return the entries of ``UCX_TLS`` for a transport on this study's host."""
+    override = study.host.transports.get(transport)
+    if override is not None and override.ucx_tls is not None:
+        return override.ucx_tls
+    return study.transports[transport].ucx_tls
+
+
+def without_password(text: str) -> str:
+    """Return the text with the password of every URI in it masked."""
+    return re.sub(r"(://[^:/@\s]*):[^@\s]*@", r"\1:***@", text)
+
+
+def resolved(study: Study) -> dict[str, Any]:
+    """Return the study as plain dicts and lists; a password in the tracking URI is masked."""
+    plain = asdict(study)
+    plain["tracking"]["uri"] = without_password(study.tracking.uri)
+    return plain
+
+
+def study_slug(study: Study) -> str:
+    """Return a folder name: the study's, then ``+`` and each override in alphabetical order.
+
+    ``study=`` is the name itself and tracking changes no result, so neither is spelled out. A
+    short hash follows where a character was replaced, the name was cut, or ``+`` is ambiguous.
+    """
+    told = sorted(o for o in study.overrides if not re.match(r"\+*(study=|tracking[.=])", o))
+    exact = "+".join([study.name, *told])
+    safe = re.sub(r"[^A-Za-z0-9._+=,\[\]-]", "_", exact)
+    if safe == exact and len(safe) <= 100 and not any("+" in o for o in told):
+        return safe
+    return f"{safe[:89]}-{hashlib.sha256(exact.encode()).hexdigest()[:10]}"

@@ -1,0 +1,60 @@
+"""Raw cell folders to tables: pulls, cells, witnesses, provenance."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kvroad.tables.frames import (
+    NOT_PROVEN,
+    cells_frame,
+    cells_table,
+    provenance,
+    pulls_frame,
+    pulls_table,
+    read_cells,
+    witnesses_table,
+)
+from kvroad.tables.metrics import IN_FLIGHT, MAIN_METRICS, METRICS, ONE_AT_A_TIME, Metric, metric
+from kvroad.tables.planned import Design, PlannedCell, Quoted, margin, parse_design, read_design
+from kvroad.tables.write import write_atomic, write_json, write_table, write_text
+
+__all__ = [
+    "IN_FLIGHT",
+    "MAIN_METRICS",
+    "METRICS",
+    "NOT_PROVEN",
+    "ONE_AT_A_TIME",
+    "Design",
+    "Metric",
+    "PlannedCell",
+    "Quoted",
+    "build",
+    "cells_frame",
+    "margin",
+    "metric",
+    "parse_design",
+    "provenance",
+    "pulls_frame",
+    "read_design",
+    "write_atomic",
+    "write_json",
+    "write_table",
+    "write_text",
+]
+
+
+def build(design_path: Path | str, results_dir: Path | str, out_dir: Path | str) -> None:
+    """Write ``pulls``, ``cells`` and ``witnesses`` (.parquet, .csv) and ``provenance.json``.
+
+    Parameters
+    ----------
+    results_dir
+        Folder whose ``cells/<cell>/`` hold ``cell.json``, ``outcome.json`` and ``raw/``.
+    """
+    design, out = read_design(Path(design_path)), Path(out_dir)
+    folders = read_cells(design.cells, Path(results_dir))
+    pulls = pulls_table(folders, design.study)
+    write_table(pulls, out / "pulls")
+    write_table(cells_table(folders, pulls, design.study, design.kv_layout), out / "cells")
+    write_table(witnesses_table(folders), out / "witnesses")
+    write_json(provenance(folders), out / "provenance.json")

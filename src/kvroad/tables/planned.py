@@ -1,0 +1,158 @@
+"""The design that tables are filled against: planned cells, contrasts, margins, quotes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from kvroad.errors import UserError, nearest
+from kvroad.tables.metrics import METRICS, Metric
+
+__all__ = ["Design", "PlannedCell", "Quoted", "margin", "parse_design", "read_design"]
+
+
+@dataclass(frozen=True)
+class PlannedCell:
+    """One cell of the design, measured or not."""
+
+    cell: str
+    launch: str
+    arm: str
+    transport: str
+    variant: str
+    prompt_tokens: int
+    block: int
+
+
+@dataclass(frozen=True)
+class Quoted:
+    """Ratios that somebody else published, shown beside ours and never mixed with them.
+
+    ``ratios`` maps metric name, then prompt tokens, to the ratio of ``arm`` to ``baseline``.
+    """
+
+    source: str
+    arm: str
+    baseline: str
+    ratios: Mapping[str, Mapping[int, float]]
+
+
+@dataclass(frozen=True)
+class Design:
+    """What ``design.json`` says.
+
+    ``kv_layout`` maps prompt tokens to ``descriptors``, ``descriptor_bytes`` and ``bytes``
+    of one pull.
+    """
+
+    study: str
+    study_name: str
+    baseline: str
+    contrasts: tuple[tuple[str, str], ...]
+    cells: tuple[PlannedCell, ...]
+    alpha: float
+    margins: Mapping[str, float]
+    quoted: Quoted | None = None
+    overrides: tuple[str, ...] = ()
+    kv_layout: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
+
+    @property
+    def arms(self) -> list[str]:
+        """Arms in planned order, the baseline first."""
+        planned = dict.fromkeys(cell.arm for cell in self.cells)
+        return sorted(planned, key=lambda arm: arm != self.baseline)
+
+    @property
+    def prompt_tokens(self) -> list[int]:
+        """Prompt lengths, ascending."""
+        return sorted({cell.prompt_tokens for cell in self.cells})
+
+
+def read_design(path: Path) -> Design:
+    """Read ``design.json``.
+
+    Raises
+    ------
+    UserError
+        When the file is no design, or a contrast names an arm that is not planned.
+    """
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, json.JSONDecodeError) as error:
+        raise UserError(f"design {path} cannot be read: {error}") from error
+    return parse_design(data, str(path))
+
+
+def parse_design(data: Mapping[str, Any], where: str = "design") -> Design:
+    """Build a Design from its JSON object; without contrasts every arm meets the baseline."""
+    try:
+        cells = tuple(_planned_cell(cell) for cell in data["cells"])
+        claims = data["claims"]
+        baseline = str(data["baseline"])
+        pairs = data.get("contrasts") or _against(baseline, cells)
+        design = Design(
+            study=str(data["study"]),
+            study_name=str(data.get("study_name", data["study"])),
+            baseline=baseline,
+            contrasts=tuple((str(arm), str(base)) for arm, base in pairs),
+            cells=cells,
+            alpha=float(claims.get("alpha", 0.05)),
+            margins={str(k): float(v) for k, v in (claims.get("margins") or {}).items()},
+            quoted=_quoted(claims.get("quoted")),
+            overrides=tuple(str(o) for o in data.get("overrides") or ()),
+            kv_layout={int(k): v for k, v in (data.get("kv_layout") or {}).items()},
+        )
+    except KeyError as error:
+        raise UserError(f"{where}: field {error} is missing") from error
+    except (TypeError, ValueError, AttributeError) as error:
+        raise UserError(f"{where}: {error}") from error
+    _check(design, where)
+    return design
+
+
+def margin(design: Design, metric: Metric) -> float:
+    """Return the equivalence margin of a metric as a share; NaN where none is declared."""
+    by_key = design.margins.get(metric.margin_key, float("nan"))
+    return design.margins.get(metric.name, by_key)
+
+
+def _planned_cell(data: Mapping[str, Any]) -> PlannedCell:
+    values = {f.name: data[f.name] for f in fields(PlannedCell)}
+    numbers = {name: int(values[name]) for name in ("prompt_tokens", "block")}
+    return PlannedCell(**{**values, **numbers})
+
+
+def _against(baseline: str, cells: tuple[PlannedCell, ...]) -> list[tuple[str, str]]:
+    arms = dict.fromkeys(cell.arm for cell in cells)
+    return [(arm, baseline) for arm in arms if arm != baseline]
+
+
+def _quoted(data: Mapping[str, Any] | None) -> Quoted | None:
+    if not data:
+        return None
+    ratios = {
+        str(name): {int(tokens): float(ratio) for tokens, ratio in by_prompt.items()}
+        for name, by_prompt in data["ratios"].items()
+    }
+    unknown = sorted(set(ratios) - {m.name for m in METRICS})
+    if unknown:
+        names = [m.name for m in METRICS]
+        hint = nearest(unknown[0], names)
+        raise ValueError(f"quoted metric {unknown[0]!r} is none of {', '.join(names)}{hint}")
+    return Quoted(str(data["source"]), str(data["arm"]), str(data["baseline"]), ratios)
+
+
+def _check(design: Design, where: str) -> None:
+    if not 0 < design.alpha < 1:
+        raise UserError(f"{where}: claims.alpha is {design.alpha}, allowed is a share in (0, 1)")
+    for arm in {design.baseline, *(arm for pair in design.contrasts for arm in pair)}:
+        if arm not in design.arms:
+            known = ", ".join(design.arms)
+            hint = nearest(arm, design.arms)
+            raise UserError(f"{where}: {arm!r} is no arm of the design, which has {known}{hint}")
+    names = [cell.cell for cell in design.cells]
+    if len(set(names)) != len(names):
+        raise UserError(f"{where}: a cell is planned twice")

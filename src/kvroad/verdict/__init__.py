@@ -1,0 +1,56 @@
+"""Contrasts to a verdict: a word and a sentence per row, and the files that carry it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+
+from kvroad.tables import read_design, write_json, write_table, write_text
+from kvroad.verdict.files import SCHEMA, Block, Line, answers, blocks, markdown, verdict_json
+from kvroad.verdict.text import (
+    number,
+    percent,
+    ratio_text,
+    records,
+    refusal_text,
+    tokens_text,
+    value_text,
+)
+from kvroad.verdict.words import launches_needed, refusals, verdict_frame
+
+__all__ = [
+    "SCHEMA",
+    "Block",
+    "Line",
+    "answers",
+    "blocks",
+    "build",
+    "launches_needed",
+    "markdown",
+    "number",
+    "percent",
+    "ratio_text",
+    "records",
+    "refusal_text",
+    "refusals",
+    "tokens_text",
+    "value_text",
+    "verdict_frame",
+    "verdict_json",
+]
+
+
+def build(
+    contrasts_parquet: Path | str,
+    cells_parquet: Path | str,
+    design_path: Path | str,
+    out_dir: Path | str,
+) -> None:
+    """Write ``verdict.parquet``, ``.csv``, ``.json`` and ``.md`` into ``out_dir``."""
+    design, out = read_design(Path(design_path)), Path(out_dir)
+    cells = pd.read_parquet(cells_parquet)
+    frame = verdict_frame(pd.read_parquet(contrasts_parquet), cells, design)
+    write_table(frame, out / "verdict")
+    write_json(verdict_json(frame, cells, design), out / "verdict.json")
+    write_text(markdown(frame, cells, design), out / "verdict.md")

@@ -1,0 +1,393 @@
+"""Witnesses of a road: each holds one kind of record against what a launch claims."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kvroad.evidence.counters import (
+    KINDS,
+    Flow,
+    add_flows,
+    flow_between,
+    phase_edges,
+    watched,
+    weigh,
+)
+from kvroad.evidence.nixl import Pull, PullLog
+from kvroad.evidence.redact import redact_text
+from kvroad.evidence.ucx_records import EnvironmentLine, ProtocolRow, ProtocolTable, UcxLog
+from kvroad.plan import Claim
+
+__all__ = [
+    "Evidence",
+    "Witness",
+    "byte_counter",
+    "environment",
+    "is_on_road",
+    "protocol_table",
+    "road_tables",
+    "seen_road",
+    "telemetry",
+    "use_counts",
+    "witnesses_of",
+]
+
+AGREES, CONTRADICTS, UNAVAILABLE = "agrees", "contradicts", "unavailable"
+
+
+@dataclass(frozen=True)
+class Witness:
+    """What one witness says: ``agrees``, ``contradicts`` or ``unavailable``.
+
+    ``seen`` completes the sentence "claimed … but …"; ``quote`` is the line it goes by.
+    """
+
+    name: str
+    status: str
+    expected: str
+    seen: str
+    where: str
+    quote: str = ""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The records of one raw folder.
+
+    Parameters
+    ----------
+    logs
+        File name to log: ``decode-<rank>.log``, ``prefill-<rank>.log``.
+    planned
+        Cell and phase to the number of pulls of all ranks.
+    cell
+        Limits pulls, phases and edges to one cell of the launch; None: all.
+    n_cells
+        How many cells the launch has.
+    """
+
+    claim: Claim
+    logs: Mapping[str, UcxLog]
+    pulls: tuple[PullLog, ...]
+    edges: tuple[Mapping[str, Any], ...]
+    events: tuple[Mapping[str, Any], ...]
+    planned: Mapping[tuple[str, str], int]
+    cell: str | None = None
+    n_cells: int = 1
+
+    @property
+    def roles(self) -> tuple[str, str]:
+        """The role that posts the transfers, and the other one."""
+        return ("decode", "prefill") if self.claim.operation == "read" else ("prefill", "decode")
+
+    @property
+    def initiators(self) -> list[str]:
+        """The log files of the posting processes, by rank."""
+        return [f"{self.roles[0]}-{rank}.log" for rank in range(self.claim.ranks)]
+
+    def cell_pulls(self) -> Iterator[Pull]:
+        """Yield the pulls of the cell."""
+        for log in self.pulls:
+            yield from (p for p in log.pulls if self.cell in (None, p.cell))
+
+    def ended(self) -> Mapping[str, Any]:
+        """Return how the agent ended this cell: its ``end`` event, empty where there is none.
+
+        A cell that is whole is complete, however a later cell of its launch ended.
+        """
+        if self.cell is not None and self.n_cells > 1 and self._is_whole():
+            return {"event": "end", "status": "complete"}
+        return next((e for e in reversed(self.events) if e.get("event") == "end"), {})
+
+    def _is_whole(self) -> bool:
+        done = [(p.cell, p.phase) for p in self.cell_pulls() if p.is_done]
+        pairs = phase_edges(self.edges, self.cell)
+        return all(done.count(key) >= n and key in pairs for key, n in self.planned.items())
+
+
+@dataclass(frozen=True)
+class _Finding:
+    """One fault that a witness found."""
+
+    status: str
+    seen: str
+    where: str
+    quote: str = ""
+
+
+def _conclude(name: str, expected: str, faults: list[_Finding], good: _Finding) -> Witness:
+    """Let a contradiction win over what is merely missing, and either over agreement."""
+    for status in (CONTRADICTS, UNAVAILABLE):
+        for fault in faults:
+            if fault.status == status:
+                seen, quote = redact_text(fault.seen), redact_text(fault.quote.strip())
+                return Witness(name, status, expected, seen, fault.where, quote)
+    return Witness(name, AGREES, expected, good.seen, good.where, redact_text(good.quote.strip()))
+
+
+def road_tables(log: UcxLog | None, claim: Claim) -> list[ProtocolTable]:
+    """Return the tables that tell the road: right operation and memory, to another process."""
+    memory = _memory_type(claim)
+    return [
+        table
+        for table in (log.tables if log else ())
+        if table.operation == claim.operation
+        and table.scope != "self"
+        and table.local_memory == table.remote_memory == memory
+    ]
+
+
+def is_on_road(row: ProtocolRow, claim: Claim) -> bool:
+    """Return whether a row runs wholly on claimed roads.
+
+    Emulation is the peer's CPU answering messages, so no road of an RDMA device; over
+    TCP it is how a remote read is done.
+    """
+    transports = row.transports
+    if not transports or not set(transports) <= set(claim.roads):
+        return False
+    return not row.is_emulation or transports == ("tcp",)
+
+
+def _is_claimed(row: ProtocolRow, claim: Claim) -> bool:
+    return row.holds(claim.descriptor_bytes) and is_on_road(row, claim)
+
+
+def _memory_type(claim: Claim) -> str:
+    return {"DRAM": "host", "VRAM": "cuda"}.get(claim.memory, claim.memory.lower())
+
+
+def _deed(claim: Claim) -> str:
+    return "reads" if claim.operation == "read" else "writes"
+
+
+def environment(evidence: Evidence) -> Witness:
+    """Hold UCX's own environment line against the asked variables.
+
+    Every posting process whose tables are used must have printed one; what the peers
+    printed must not differ.
+    """
+    claim = evidence.claim
+    wanted = {k: v for k, v in claim.environment.items() if k.startswith("UCX_")}
+    faults: list[_Finding] = []
+    good = _Finding(AGREES, "as asked", "")
+    for file in evidence.initiators:
+        log = evidence.logs.get(file)
+        lines = log.environments if log else ()
+        used = {t.pid for t in road_tables(log, claim)} or {line.pid for line in lines}
+        silent = used - {line.pid for line in lines}
+        if not used or silent:
+            who = f"process {min(silent)}" if silent else "any process"
+            seen = f"UCX printed no `UCX_* env variables` line of {who}"
+            faults.append(_Finding(UNAVAILABLE, seen, file))
+        for line in lines:
+            if line.pid in used:
+                faults += _differences(line, wanted)
+                good = good if good.where else _Finding(AGREES, "as asked", line.where, line.text)
+    for file, log in evidence.logs.items():
+        if file not in evidence.initiators:
+            faults += [fault for line in log.environments for fault in _differences(line, wanted)]
+    expected = " ".join(f"{k}={v}" for k, v in sorted(wanted.items()))
+    return _conclude("environment", redact_text(expected), faults, good)
+
+
+def _differences(line: EnvironmentLine, wanted: Mapping[str, str]) -> Iterator[_Finding]:
+    for name, value in sorted(wanted.items()):
+        got = line.variables.get(name)
+        if got is None and line.is_cut:
+            seen = f"UCX cut its environment line before {name}; a larger UCX_LOG_BUFFER shows it"
+            yield _Finding(UNAVAILABLE, seen, line.where, line.text)
+        elif got is None:
+            yield _Finding(CONTRADICTS, f"{name} did not arrive", line.where, line.text)
+        elif got != value.rstrip():
+            seen = f"{name} arrived as {got!r}, asked was {value!r}"
+            yield _Finding(CONTRADICTS, seen, line.where, line.text)
+
+
+def protocol_table(evidence: Evidence) -> Witness:
+    """Hold the row that holds the descriptor size, of every worker, against the roads."""
+    claim = evidence.claim
+    size = claim.descriptor_bytes
+    faults: list[_Finding] = []
+    good = _Finding(AGREES, "", "")
+    n_tables = 0
+    for file in evidence.initiators:
+        tables = road_tables(evidence.logs.get(file), claim)
+        n_tables += len(tables)
+        if not tables:
+            what = f"`remote memory {claim.operation}` table of {_memory_type(claim)} memory"
+            faults.append(_Finding(UNAVAILABLE, f"UCX printed no {what}", file))
+        for table in sorted(tables, key=_uses, reverse=True):
+            row = table.row_for(size)
+            if row is not None and not is_on_road(row, claim):
+                faults.append(
+                    _Finding(CONTRADICTS, f"the {_deed(claim)} went by {row}", row.where, row.text)
+                )
+            elif not table.is_complete:
+                faults.append(_Finding(UNAVAILABLE, "a table is cut", table.where, table.text))
+            elif row is None:
+                seen = f"worker {table.pid}:{table.tid} {table.context} has no row for {size} bytes"
+                faults.append(_Finding(CONTRADICTS, seen, table.where, table.text))
+            elif not good.where:
+                good = _Finding(AGREES, str(row), row.where, row.text)
+    expected = f"{' or '.join(claim.roads)} for {size} bytes in every worker"
+    workers = "one worker" if n_tables == 1 else f"{n_tables} workers"
+    good = _Finding(AGREES, f"{good.seen} in {workers}", good.where, good.quote)
+    return _conclude("protocol_table", expected, faults, good)
+
+
+def _uses(table: ProtocolTable) -> int:
+    return sum(row.count or 0 for row in table.rows)
+
+
+def use_counts(evidence: Evidence) -> Witness:
+    """Hold UCX's use counts against the descriptors moved since the start, warm-up included.
+
+    Zero-copy and emulating rows count descriptors, copy-out rows pieces, ``sgl`` rows
+    transfers: so the claimed road must count no less, and no other row anything.
+    """
+    claim = evidence.claim
+    name, expected = "use_counts", "no less than the descriptors moved, none on another road"
+    if not claim.use_counts:
+        return Witness(name, UNAVAILABLE, expected, "use counts were not asked for", "")
+    faults: list[_Finding] = []
+    good = _Finding(AGREES, "", "")
+    for rank, file in enumerate(evidence.initiators):
+        log = evidence.logs.get(file)
+        tables = [t for t in (log.tables if log else ()) if t.operation == claim.operation]
+        if not any(table.has_counts for table in tables):
+            faults.append(_Finding(UNAVAILABLE, "UCX printed no use counts", file))
+            continue
+        right = road_tables(log, claim)
+        rows = [(table, row) for table in tables for row in table.rows if row.count]
+        on_road = [row for table, row in rows if table in right and _is_claimed(row, claim)]
+        counted = sum(row.count or 0 for row in on_road)
+        total = sum(row.count or 0 for _, row in rows)
+        astray: dict[str, list[ProtocolRow]] = {}
+        for table, row in rows:
+            if row not in on_road:
+                what = "" if table in right else f" ({table.scope}: {table.title})"
+                astray.setdefault(f"{row}{what}", []).append(row)
+        for what, lost in astray.items():
+            n_lost = sum(row.count or 0 for row in lost)
+            seen = f"{n_lost} of {total} {_deed(claim)} counted went by {what}"
+            faults.append(_Finding(CONTRADICTS, seen, lost[0].where, lost[0].text))
+        done = [p for log in evidence.pulls for p in log.pulls if p.rank == rank and p.is_done]
+        is_sgl = any(table.is_sgl for table in right)
+        needed = len(done) if is_sgl else sum(p.descriptors_moved or 0 for p in done)
+        what = f"{needed} {'transfers' if is_sgl else 'descriptors'} moved"
+        where, quote = next(((row.where, row.text) for row in on_road), (file, ""))
+        if counted < needed or not done:
+            seen = f"UCX counted {counted} {_deed(claim)} on the claimed road for {what}"
+            faults.append(_Finding(CONTRADICTS, seen, where, quote))
+        elif not good.where:
+            good = _Finding(AGREES, f"{counted} counted for {what}", where, quote)
+    return _conclude(name, expected, faults, good)
+
+
+def telemetry(evidence: Evidence) -> Witness:
+    """Hold NIXL's telemetry of every pull against the plan."""
+    pulls = list(evidence.cell_pulls())
+    n_planned = sum(evidence.planned.values())
+    faults = []
+    failed = [p for p in pulls if not p.is_done]
+    if failed:
+        first = failed[0]
+        seen = f"{len(failed)} of {len(pulls)} transfers failed: {first.error or first.state}"
+        faults.append(_Finding(CONTRADICTS, seen, first.where))
+    for log in evidence.pulls:
+        faults += [_Finding(CONTRADICTS, p.reason, p.where) for p in log.problems[:1]]
+    for pull in (p for p in pulls if p.is_done):
+        faults += _deviations(pull)
+    for (cell, phase), n_pulls in evidence.planned.items():
+        got = sum(p.phase == phase and p.cell == cell for p in pulls)
+        if got < n_pulls:
+            seen = f"{got} of {n_pulls} pulls planned for phase {phase} were made"
+            faults.append(_Finding(CONTRADICTS if pulls else UNAVAILABLE, seen, "pulls"))
+    if not pulls:
+        faults.append(_Finding(UNAVAILABLE, "no pull was made", "pulls"))
+    expected = f"{n_planned} pulls with descriptors and bytes as planned, none failed"
+    moved = sum(p.bytes_moved or 0 for p in pulls)
+    where = pulls[0].file if pulls else ""
+    good = _Finding(AGREES, f"{len(pulls)} pulls, {moved} bytes, none failed", where)
+    return _conclude("telemetry", expected, faults, good)
+
+
+def _deviations(pull: Pull) -> Iterator[_Finding]:
+    if pull.descriptors_moved is None or pull.bytes_moved is None:
+        yield _Finding(UNAVAILABLE, "NIXL gave no telemetry", pull.where)
+    elif pull.descriptors_moved != pull.descriptors_planned:
+        seen = f"NIXL moved {pull.descriptors_moved} of {pull.descriptors_planned} descriptors"
+        yield _Finding(CONTRADICTS, seen, pull.where)
+    elif pull.bytes_moved != pull.bytes_planned:
+        seen = f"NIXL moved {pull.bytes_moved} of {pull.bytes_planned} bytes"
+        yield _Finding(CONTRADICTS, seen, pull.where)
+
+
+def byte_counter(kind: str, evidence: Evidence) -> Witness:
+    """Hold one kind of byte counter, summed over the phases, against the bytes moved."""
+    claim = evidence.claim
+    name = f"{kind}_bytes"
+    pairs = phase_edges(evidence.edges, evidence.cell)
+    payload: dict[tuple[str, str], int] = {}
+    for pull in evidence.cell_pulls():
+        key = (pull.cell, pull.phase)
+        payload[key] = payload.get(key, 0) + (pull.bytes_moved or 0)
+    lost = [f"{phase} of {cell}" for cell, phase in payload if (cell, phase) not in pairs]
+    if lost or not payload:
+        seen = f"no counters at both edges of {lost[0] if lost else 'any phase'}"
+        return Witness(name, UNAVAILABLE, "", seen, "counters.jsonl")
+    flow = add_flows([flow_between(kind, *pairs[key], watched(claim, kind)) for key in payload])
+    total = sum(payload.values())
+    check = weigh(flow, total, kind in claim.counters, claim)
+    status = {True: AGREES, False: CONTRADICTS, None: UNAVAILABLE}[check.ok]
+    where = f"counters.jsonl {check.where}"
+    wrong = _wrong_link_layer(flow, total, claim) if kind == "nic" else ""
+    if wrong and status == AGREES:
+        return Witness(name, CONTRADICTS, f"link layer {claim.link_layer}", wrong, where)
+    return Witness(name, status, check.expected, check.seen, where)
+
+
+def _wrong_link_layer(flow: Flow, payload_bytes: int, claim: Claim) -> str:
+    """Name a port that carried payload and is not of the claimed link layer, else ``""``."""
+    if claim.link_layer is None or "nic" not in claim.counters:
+        return ""
+    for port, layer in flow.link_layers.items():
+        carried = flow.received_bytes is None or (
+            flow.devices.get(port, 0) > claim.not_carried_at_most * payload_bytes
+        )
+        if carried and layer.lower() != claim.link_layer.lower():
+            return f"port {port} has link layer {layer}"
+    return ""
+
+
+def witnesses_of(evidence: Evidence) -> tuple[Witness, ...]:
+    """Hear every witness, in the order in which the outcome lists them."""
+    return (
+        environment(evidence),
+        protocol_table(evidence),
+        use_counts(evidence),
+        *(byte_counter(kind, evidence) for kind in KINDS),
+        telemetry(evidence),
+    )
+
+
+def seen_road(evidence: Evidence) -> str:
+    """Name the road that UCX's tables show, ``unknown`` where they show none.
+
+    Rows with a use count tell; without counts the row that holds the descriptor size.
+    """
+    claim = evidence.claim
+    names: dict[str, None] = {}
+    for file in evidence.initiators:
+        tables = road_tables(evidence.logs.get(file), claim)
+        rows = [row for table in tables for row in table.rows if row.count]
+        if not rows:
+            rows = [r for r in (t.row_for(claim.descriptor_bytes) for t in tables) if r]
+        for row in rows:
+            is_plain = not row.is_emulation or row.transports == ("tcp",)
+            suffix = "" if is_plain else " (software emulation)"
+            names.update(dict.fromkeys(t + suffix for t in row.transports))
+    return "+".join(names) or "unknown"

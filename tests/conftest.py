@@ -1,0 +1,102 @@
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parent.parent
+PARTS = ("Snakefile", "conf", "profiles", "src", "workflow")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--run-slow", action="store_true", help="run tests that take minutes")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--run-slow"):
+        return
+    skip = pytest.mark.skip(reason="takes minutes; run with --run-slow, as .ci/nightly does")
+    for item in items:
+        if item.get_closest_marker("slow"):
+            item.add_marker(skip)
+
+
+@dataclass
+class Checkout:
+    """A copy of the source tree with results, database and host folder of its own."""
+
+    path: Path
+
+    def snakemake(self, *words: str, check: bool = False) -> subprocess.CompletedProcess[str]:
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(self.path / "src"),
+            "HOME": str(self.path / "home"),
+        }
+        # What the outer run says of itself is not meant for the inner one.
+        for name in ("KVROAD_RUN_ID", "MLFLOW_TRACKING_URI", "SNAKEMAKE_PROFILE"):
+            environment.pop(name, None)
+        done = subprocess.run(
+            [sys.executable, "-m", "snakemake", "--cores", "1", *words],
+            cwd=self.path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=600,
+        )
+        if check:
+            assert done.returncode == 0, done.stderr
+        return done
+
+    def jobs(self, *config: str) -> dict[str, int]:
+        """Return the jobs that a dry run would run, by rule, without the target itself."""
+        words = ["--config", *config] if config else []
+        done = (
+            self.snakemake("--dry-run", "--quiet", "host", "--", "all", check=True)
+            if not words
+            else self.snakemake("all", "--dry-run", "--quiet", "host", *words, check=True)
+        )
+        lines = done.stdout.splitlines() + done.stderr.splitlines()
+        starts = [i for i, line in enumerate(lines) if line.startswith("job ")]
+        if not starts:
+            assert "Nothing to be done" in done.stdout + done.stderr, done.stdout + done.stderr
+            return {}
+        counts = {}
+        for line in lines[starts[0] + 2 :]:
+            name, _, number = line.partition(" ")
+            if name in ("total", ""):
+                break
+            counts[name] = int(number)
+        counts.pop("all", None)
+        return counts
+
+
+@pytest.fixture(scope="session")
+def make_checkout(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Checkout]:
+    """Return a function that lays down a fresh copy of the tree."""
+
+    def make() -> Checkout:
+        path = tmp_path_factory.mktemp("checkout")
+        for part in PARTS:
+            source = REPOSITORY / part
+            if source.is_dir():
+                ignore = shutil.ignore_patterns("__pycache__", "*.egg-info")
+                shutil.copytree(source, path / part, ignore=ignore)
+            else:
+                shutil.copy(source, path / part)
+        (path / "home").mkdir()
+        return Checkout(path)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def measured(make_checkout: Callable[[], Checkout]) -> Checkout:
+    """Return a checkout in which the smoke study has been run for real."""
+    checkout = make_checkout()
+    checkout.snakemake("all", "--config", "study=smoke", check=True)
+    return checkout

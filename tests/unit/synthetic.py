@@ -1,0 +1,194 @@
+"""Writes cell folders and designs with known truth, in the form that measuring leaves."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from kvroad.tables import PlannedCell
+
+DESCRIPTORS = {4096: 2340, 8192: 2980, 16384: 4260}
+DESCRIPTOR_BYTES = 131072
+
+# Returns (post_us, xfer_us) of one pull.
+Times = Callable[[PlannedCell, str, int], tuple[float, float]]
+
+
+def planned(arms: Sequence[str], prompts: Sequence[int], blocks: int) -> list[PlannedCell]:
+    return [
+        PlannedCell(
+            cell=f"{arm}-p{tokens}-b{block}-0123456789ab",
+            launch=f"{arm}-b{block}",
+            arm=arm,
+            transport=arm.split("+")[0],
+            variant=arm.partition("+")[2] or "blocks",
+            prompt_tokens=tokens,
+            block=block,
+        )
+        for block in range(blocks)
+        for tokens in prompts
+        for arm in arms
+    ]
+
+
+def design_data(cells: Sequence[PlannedCell], **changes: Any) -> dict[str, Any]:
+    data = {
+        "study": "loopback",
+        "study_name": "loopback",
+        "baseline": cells[0].arm,
+        "contrasts": None,
+        "cells": [asdict(cell) for cell in cells],
+        "claims": {
+            "alpha": 0.05,
+            "margins": {"pull_ms": 0.05, "post_ms": 0.05, "after_post_ms": 0.05},
+            "quoted": None,
+        },
+        "overrides": [],
+        "kv_layout": {
+            str(tokens): {
+                "descriptors": n,
+                "descriptor_bytes": DESCRIPTOR_BYTES,
+                "bytes": n * DESCRIPTOR_BYTES,
+            }
+            for tokens, n in DESCRIPTORS.items()
+        },
+    }
+    return data | changes
+
+
+def write_design(path: Path, cells: Sequence[PlannedCell], **changes: Any) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(design_data(cells, **changes)))
+    return path
+
+
+def pull_rows(cell: PlannedCell, times: Times, pulls: int, ranks: int = 1) -> list[dict[str, Any]]:
+    n = DESCRIPTORS.get(cell.prompt_tokens, 100)
+    phases = [("warmup", 2, 1), ("one_at_a_time", pulls, 1), ("in_flight", pulls, 4)]
+    rows = []
+    for phase, count, in_flight in phases:
+        for pull in range(count):
+            for rank in range(ranks):
+                post_us, xfer_us = times(cell, phase, pull)
+                rows.append(
+                    {
+                        "cell": cell.cell,
+                        "phase": phase,
+                        "pull": pull,
+                        "rank": rank,
+                        "operation": "read",
+                        "descriptors_planned": n,
+                        "descriptors_given": n,
+                        "descriptors_moved": n,
+                        "bytes_planned": n * DESCRIPTOR_BYTES,
+                        "bytes_moved": n * DESCRIPTOR_BYTES,
+                        "post_us": post_us,
+                        "xfer_us": xfer_us,
+                        "wall_us": xfer_us + 50,
+                        "in_flight": in_flight,
+                        "start_mono_ns": 1000 * pull,
+                        "state": "DONE",
+                        "verified": True,
+                        "error": None,
+                    }
+                )
+    return rows
+
+
+def outcome(**changes: Any) -> dict[str, Any]:
+    witness = {
+        "name": "protocol_table",
+        "status": "agrees",
+        "expected": "cma",
+        "seen": "cma",
+        "where": "decode-0.log:41",
+    }
+    return {
+        "outcome": "proven",
+        "reason": "every witness agrees",
+        "expected": ["cma"],
+        "seen": "cma",
+        "where": "decode-0.log:41",
+        "quote": "cma/memory",
+        "repeats": False,
+        "witnesses": [witness],
+        "attempt": 1,
+        "run_id": "run-1",
+        "measured_at": "2026-01-02T03:04:05Z",
+    } | changes
+
+
+def refused_outcome() -> dict[str, Any]:
+    return outcome(
+        outcome="refused",
+        reason="the protocol table shows tcp in place of rc",
+        expected=["rc_mlx5", "rc_verbs"],
+        seen="tcp",
+        quote="software emulation | tcp/lo",
+        repeats=True,
+    )
+
+
+def write_cell(
+    results: Path,
+    cell: PlannedCell,
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    order: int = 0,
+    result: Mapping[str, Any] | None = None,
+    facts: Mapping[str, Any] | None = None,
+) -> Path:
+    """Write one cell folder; ``order`` is the second at which its first phase starts."""
+    folder = results / "cells" / cell.cell
+    raw = folder / "raw"
+    raw.mkdir(parents=True)
+    identity = asdict(cell) | {
+        "study": "loopback",
+        "session": "main",
+        "attempt": 1,
+        "identity": {"environment": {"UCX_TLS": f"{cell.transport},tcp", "HF_TOKEN": "secret"}},
+        "git": {"commit": "abc123", "is_dirty": False},
+    }
+    (folder / "cell.json").write_text(json.dumps(identity))
+    (folder / "outcome.json").write_text(json.dumps(dict(result or outcome())))
+    host = {
+        "kernel": "6.1.0",
+        "cpu": "a cpu",
+        "boot_id": "boot-1",
+        "load_1_min": order / 7,
+        "versions": {"nixl": "1.5.1", "ucx": "1.23.0", "ucx_library": "/opt/libucp.so"},
+    }
+    (raw / "facts.json").write_text(json.dumps(host | dict(facts or {}), indent=1))
+    phases = [("warmup", 0), ("one_at_a_time", 1), ("in_flight", 2)]
+    events = [
+        {
+            "event": "phase_start",
+            "phase": phase,
+            "cell": cell.cell,
+            "mono_ns": 10**9 * order + 10**6 * step,
+            "time": f"2026-01-02T03:{order // 60:02d}:{order % 60:02d}Z",
+        }
+        for phase, step in phases
+    ]
+    (raw / "events.jsonl").write_text("".join(json.dumps(e) + "\n" for e in events))
+    for rank in sorted({row["rank"] for row in rows}):
+        own = (json.dumps(row) + "\n" for row in rows if row["rank"] == rank)
+        (raw / f"pulls-{rank}.jsonl").write_text("".join(own))
+    write_manifest(raw)
+    return folder
+
+
+def write_manifest(raw: Path) -> None:
+    entries = {
+        path.name: {
+            "bytes": path.stat().st_size,
+            "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+        }
+        for path in sorted(raw.iterdir())
+        if path.name != "manifest.json"
+    }
+    (raw / "manifest.json").write_text(json.dumps(entries))

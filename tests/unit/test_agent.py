@@ -1,0 +1,256 @@
+"""The agent with a small real program in place of an engine."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvroad.agent.manifest import check_manifest
+from kvroad.agent.processes import find_ours
+from kvroad.hosts import build_agent
+from kvroad.plan import Claim, Command, File, Phase, Plan, PlannedCell, Process, dumps
+
+ENGINE = """
+import json, os, signal, subprocess, sys, time
+events = os.fdopen(int(sys.argv[1]), "w", buffering=1)
+mode = sys.argv[2]
+def send(event, **fields):
+    events.write(json.dumps({"event": event, **fields}) + "\\n")
+if mode == "stubborn":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)
+if mode == "silent":
+    time.sleep(60)
+if mode == "error":
+    send("error", text="cannot start: no such device")
+    sys.exit(3)
+print("engine is up", os.environ.get("COLOUR"), flush=True)
+send("ready", nixl="1.0")
+for line in sys.stdin:
+    if line.strip() == "quit":
+        print("clean end", flush=True)
+        break
+    if mode == "crash":
+        print("last words", flush=True)
+        sys.exit(7)
+    send("progress", done=1)
+    if mode == "hang" or mode == "stubborn":
+        time.sleep(60)
+    send("phase_done", error="it went wrong" if mode == "fails" else None)
+"""
+
+
+def make_plan(mode: str, **changes: Any) -> Plan:
+    command = Command(["engine"], {"phase": "warmup"}, "phase_done")
+    fields: dict[str, Any] = {
+        "launch": "launch-1",
+        "arm": "shm",
+        "owner": "a test",
+        "claim": Claim("shm", ["cma"], "read", "DRAM", 8, {}, interfaces=["lo"]),
+        "processes": [
+            Process(
+                "engine",
+                ["{python}", "{folder}/engine.py", "{events}", mode],
+                env={"COLOUR": "a, b='c' $(x) %"},
+                ready_event="ready",
+                ready_timeout_s=2.0,
+                stop_line="quit",
+            )
+        ],
+        "cells": [PlannedCell("cell-1", 1, [Phase("warmup", command, timeout_s=2.0)])],
+        "files": [File("engine.py", ENGINE)],
+        "stop_timeout_s": 2.0,
+    }
+    return Plan(**{**fields, **changes})
+
+
+class Agent:
+    def __init__(self, tmp_path: Path) -> None:
+        self.work = tmp_path / "work"
+        self.path = build_agent(tmp_path / "agent.pyz")
+        self.folder = tmp_path / "raw"
+
+    def start(self, plan: Plan, *options: str) -> subprocess.Popen[str]:
+        self.work.mkdir(exist_ok=True)
+        path = self.work / "plan.json"
+        path.write_text(dumps(plan))
+        argv = [sys.executable, str(self.path), "--work-dir", str(self.work)]
+        return subprocess.Popen(
+            [*argv, "run", str(path), str(self.folder), *options],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def run(self, plan: Plan, *options: str) -> tuple[int, list[dict[str, Any]]]:
+        process = self.start(plan, *options)
+        out, _ = process.communicate(timeout=60)
+        return process.returncode, [json.loads(line) for line in out.splitlines()]
+
+    def left(self, plan: Plan) -> list[Any]:
+        return find_ours(f"{plan.owner}:{plan.launch}", [], None)
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Agent:
+    return Agent(tmp_path)
+
+
+def end_of(events: list[dict[str, Any]]) -> dict[str, Any]:
+    return next(e for e in events if e["event"] == "end")
+
+
+def wait_for(process: subprocess.Popen[str], event: str) -> None:
+    assert process.stdout is not None
+    for line in process.stdout:
+        if json.loads(line)["event"] == event:
+            return
+    pytest.fail(f"no event {event}")
+
+
+def test_a_launch_leaves_a_whole_raw_folder(agent: Agent) -> None:
+    returncode, events = agent.run(make_plan("good"))
+    assert returncode == 0
+    assert end_of(events)["status"] == "complete"
+    assert check_manifest(agent.folder) is None
+    # A value with blanks, commas, quotes and shell characters arrives as it is.
+    assert (agent.folder / "engine.log").read_text() == (
+        "engine is up a, b='c' $(x) %\nclean end\n"
+    )
+    edges = [json.loads(x) for x in (agent.folder / "counters.jsonl").read_text().splitlines()]
+    assert [e["edge"] for e in edges] == ["warmup:start", "warmup:end"]
+    assert edges[0]["net"]["lo"]["rx_bytes"] >= 0
+    assert edges[0]["mono_ns"] < edges[1]["mono_ns"]
+    facts = json.loads((agent.folder / "facts.json").read_text())
+    assert facts["boot_id"]
+    assert {e["event"] for e in events} >= {"launch", "start", "ready", "progress", "exit", "end"}
+
+
+@pytest.mark.parametrize(
+    ("mode", "step", "reason"),
+    [
+        ("silent", "start engine", "no answer from engine within 2 s"),
+        ("error", "start engine", "cannot start: no such device"),
+        ("crash", "warmup", "engine ended with status 7: .*last words"),
+        ("fails", "warmup in engine", "it went wrong"),
+        ("hang", "warmup", "no answer from engine within 2 s"),
+        ("stubborn", "warmup", "no answer from engine within 2 s"),
+    ],
+)
+def test_a_failing_step_is_named_and_nothing_is_left(
+    agent: Agent, mode: str, step: str, reason: str
+) -> None:
+    plan = make_plan(mode)
+    returncode, events = agent.run(plan)
+    end = end_of(events)
+    assert returncode == 0
+    assert (end["status"], end["step"]) == ("failed", step)
+    assert __import__("re").search(reason, end["reason"])
+    assert check_manifest(agent.folder) is None
+    assert agent.left(plan) == []
+
+
+def test_a_program_that_is_not_there_is_named(agent: Agent) -> None:
+    plan = make_plan("good", processes=[Process("engine", ["/no/such/program"])])
+    _, events = agent.run(plan)
+    assert end_of(events)["step"] == "start engine"
+    assert "/no/such/program" in end_of(events)["reason"]
+
+
+def test_a_payload_on_the_wrong_counters_ends_the_cell_after_warm_up(agent: Agent) -> None:
+    plan = make_plan("good")
+    phase = plan.cells[0].phases[0]
+    claim = Claim("tcp", ["tcp"], "read", "DRAM", 8, {}, counters=["interface"], interfaces=["lo"])
+    warmup = Phase("warmup", phase.command, 2.0, payload_bytes=10**12)
+    later = Phase("one_at_a_time", phase.command, 2.0)
+    cells = [PlannedCell("cell-1", 1, [warmup, later])]
+    _, events = agent.run(make_plan("good", claim=claim, cells=cells))
+    assert end_of(events)["status"] == "stopped"
+    assert "net/lo rx_bytes" in end_of(events)["reason"]
+    assert [e["phase"] for e in events if e["event"] == "phase_start"] == ["warmup"]
+    # The program was asked to end, so that what it prints at its end is there.
+    assert "clean end" in (agent.folder / "engine.log").read_text()
+
+
+@pytest.mark.parametrize("how", ["close", "stop", "term", "silence"])
+def test_losing_the_client_ends_everything(agent: Agent, how: str) -> None:
+    plan = make_plan("stubborn", cells=[PlannedCell("c", 1, [_long_phase()])])
+    process = agent.start(plan, "--lease-s", "2" if how == "silence" else "30")
+    wait_for(process, "phase_start")
+    assert process.stdin is not None
+    started = time.monotonic()
+    if how == "close":
+        process.stdin.close()
+    elif how == "stop":
+        process.stdin.write("stop\n")
+        process.stdin.flush()
+    elif how == "term":
+        process.send_signal(signal.SIGTERM)
+    process.wait(timeout=30)
+    assert time.monotonic() - started < 15
+    assert process.stdout is not None
+    end = end_of([json.loads(line) for line in process.stdout])
+    assert end["status"] == "interrupted"
+    assert agent.left(plan) == []
+    process.stdout.close()
+    if not process.stdin.closed:
+        process.stdin.close()
+
+
+def test_a_killed_agent_is_cleaned_up_after_by_the_next(agent: Agent) -> None:
+    plan = make_plan("stubborn", cells=[PlannedCell("c", 1, [_long_phase()])])
+    process = agent.start(plan)
+    wait_for(process, "phase_start")
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    assert len(agent.left(plan)) == 2
+    argv = [sys.executable, str(agent.path), "--work-dir", str(agent.work), "reap"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout)["left"] == []
+    assert agent.left(plan) == []
+    assert list((agent.work / "ledger").glob("*")) == []
+
+
+def test_a_busy_host_names_its_holder(agent: Agent, tmp_path: Path) -> None:
+    plan = make_plan("hang", cells=[PlannedCell("c", 1, [_long_phase()])])
+    first = agent.start(plan)
+    wait_for(first, "phase_start")
+    second = Agent(tmp_path)
+    second.folder = tmp_path / "other"
+    returncode, events = second.run(make_plan("good", owner="another", launch="launch-2"))
+    assert returncode == 75
+    assert events[-1]["holder"]["owner"] == "a test"
+    assert events[-1]["holder"]["pid"] == first.pid
+    assert agent.left(plan)
+    first.send_signal(signal.SIGTERM)
+    first.communicate(timeout=30)
+
+
+def test_a_plan_of_another_version_is_refused_in_one_event(agent: Agent) -> None:
+    agent.work.mkdir()
+    process = agent.start(make_plan("good", version=99))
+    out, _ = process.communicate(timeout=30)
+    assert process.returncode == 65
+    assert "version 99" in json.loads(out)["reason"]
+
+
+def test_secrets_do_not_reach_the_raw_folder(agent: Agent) -> None:
+    plan = make_plan("good")
+    spec = plan.processes[0]
+    env = {"HF_TOKEN": "hf_abcdefghijklmnopqrstuv", "COLOUR": "blue"}
+    secret = Process(spec.name, spec.argv, env, "ready", 5.0, "quit")
+    agent.run(make_plan("good", processes=[secret]))
+    for path in agent.folder.rglob("*"):
+        if path.is_file():
+            assert "hf_abcdefghijklmnopqrstuv" not in path.read_text()
+
+
+def _long_phase() -> Phase:
+    return Phase("warmup", Command(["engine"], {}, "phase_done"), timeout_s=60.0)

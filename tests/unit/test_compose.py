@@ -1,0 +1,603 @@
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kvroad.checks import validate
+from kvroad.compose import check_command_line, compose, snakemake_overrides
+from kvroad.design import make_design
+from kvroad.errors import UserError
+from kvroad.study import arm_labels, resolved, study_slug, ucx_tls_of
+
+CONF = Path(__file__).parents[2] / "conf"
+GROUPS = sorted(path.name for path in CONF.iterdir() if path.is_dir())
+OPTIONS = [(path.parent.name, path.stem) for path in sorted(CONF.glob("*/*.yaml"))]
+# What an option cannot know by itself.
+NEEDED = {("host", "ssh"): ["host.address=127.0.0.1"]}
+
+
+def refusal(*overrides, conf=CONF):
+    with pytest.raises(UserError) as caught:
+        compose(overrides, conf)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+@pytest.fixture
+def conf(tmp_path):
+    return Path(shutil.copytree(CONF, tmp_path / "conf"))
+
+
+class TestOptions:
+    @pytest.mark.parametrize(("group", "name"), OPTIONS)
+    def test_every_option_composes(self, group, name):
+        choice = f"{group}=[{name}]" if group in ("transport", "variant") else f"{group}={name}"
+        study = compose([choice, *NEEDED.get((group, name), [])], CONF)
+        assert make_design(study).launches
+        if group == "study":
+            assert study.name == name
+        elif group in ("transport", "variant"):
+            assert list(getattr(study, f"{group}s")) == [name]
+        elif group in ("host", "engine", "model"):
+            assert getattr(study, group).name == name
+
+    def test_groups_are_the_documented_ones(self):
+        assert " ".join(GROUPS) == "claims engine host model study transport variant workload"
+
+    def test_loopback_is_the_default_and_pulls_one_rank_of_gemma_between_processes(self):
+        study = compose([], CONF)
+        assert study == replace(compose(["study=loopback"], CONF), overrides=[])
+        assert (study.name, study.baseline, study.launches) == ("loopback", "shm", 4)
+        assert study.prompt_tokens == [4096, 8192, 16384]
+        assert (study.workload.block_tokens, study.workload.concurrency) == (64, 4)
+        assert (study.engine.tensor_parallel_size, study.engine.rank_pairs) == (4, 1)
+        assert (study.engine.operation, study.engine.memory) == ("read", "DRAM")
+        assert study.host.env == {"UCX_NET_DEVICES": "lo"}
+        assert study.host.bind_address == "127.0.0.1"
+        assert ucx_tls_of(study, "shm") == ["cma", "tcp"]
+        assert ucx_tls_of(study, "tcp") == ["tcp"]
+        assert len(make_design(study).cells) == 24
+
+    def test_smoke_is_the_same_chain_with_little_in_it(self):
+        study, loopback = compose(["study=smoke"], CONF), compose([], CONF)
+        assert (study.prompt_tokens, study.launches) == ([256, 512], 2)
+        assert arm_labels(study) == arm_labels(loopback)
+        assert study.engine == loopback.engine
+        assert study.model == loopback.model
+        assert len(make_design(study).cells) == 8
+        assert study.workload.pulls + study.workload.pulls_in_flight < 10
+
+    def test_roce_vs_nvlink_carries_ucx_tls_as_published(self):
+        study = compose(["study=roce_vs_nvlink"], CONF)
+        environments = {a.label: a.environment["UCX_TLS"] for a in make_design(study).arms.values()}
+        assert environments == {"nvlink": "rc_x,cuda_copy,cuda_ipc", "roce": "rc_x,cuda_copy"}
+        assert (study.host.name, study.host.connection, len(study.host.gpus)) == ("b300", "ssh", 8)
+        assert (study.engine.memory, study.engine.rank_pairs) == ("VRAM", 4)
+        assert (study.workload.concurrency, study.baseline) == (30, "nvlink")
+
+    def test_roce_vs_nvlink_quotes_the_published_ratios_and_measures_none_of_them(self):
+        quoted = compose(["study=roce_vs_nvlink"], CONF).claims.quoted
+        assert quoted["is_measured_here"] is False
+        assert quoted["source"].startswith("RoCE vs NVLink for KV transfer")
+        assert (quoted["arm"], quoted["baseline"]) == ("roce", "nvlink")
+        assert quoted["ratios"]["pull_ms"] == {"4096": 0.66, "8192": 0.86, "16384": 0.73}
+        assert quoted["ratios"]["post_ms"] == {"4096": 0.08, "8192": 0.12, "16384": 0.07}
+        assert compose([], CONF).claims.quoted is None
+
+    def test_tcp_can_join_the_published_study_with_gpu_memory(self):
+        study = compose(["study=roce_vs_nvlink", "transport=[nvlink,roce,tcp]"], CONF)
+        assert ucx_tls_of(study, "tcp") == ["tcp", "cuda_copy"]
+
+    def test_transports_that_share_a_road_are_told_apart_by_their_link_layer(self):
+        study = compose(["transport=[roce,infiniband]"], CONF)
+        roce, infiniband = study.transports.values()
+        assert roce.roads == infiniband.roads == ["rc_mlx5", "rc_verbs"]
+        assert (roce.link_layer, infiniband.link_layer) == ("Ethernet", "InfiniBand")
+
+    def test_variants_set_what_their_names_say(self):
+        names = "blocks,again,b16,b32,b128,threads0,fragmented,push,push_sgl"
+        arms = make_design(compose(["transport=[shm]", f"variant=[{names}]"], CONF)).arms
+        assert arms["shm"].environment == arms["shm+again"].environment
+        assert [arms[f"shm+b{n}"].workload.block_tokens for n in (16, 32, 128)] == [16, 32, 128]
+        assert arms["shm+threads0"].engine.num_threads == 0
+        assert arms["shm+fragmented"].engine.block_order == "fragmented"
+        assert arms["shm+push"].engine.operation == "write"
+        assert arms["shm+push_sgl"].engine.operation == "write"
+        assert arms["shm+push_sgl"].environment["NIXL_UCX_SGL_ENABLE"] == "y"
+
+
+class TestOverrides:
+    def test_order_of_a_list_is_kept(self):
+        assert arm_labels(compose(["transport=[tcp,shm]"], CONF)) == ["tcp", "shm"]
+
+    def test_a_single_option_needs_no_brackets(self):
+        assert arm_labels(compose(["transport=tcp"], CONF)) == ["tcp"]
+
+    @pytest.mark.parametrize(
+        ("overrides", "baseline"),
+        [
+            (["transport=[tcp,shm]"], "shm"),
+            (["transport=[roce,tcp]"], "roce"),
+            (["variant=[b16]"], "shm+b16"),
+            (["baseline=tcp"], "tcp"),
+            (["baseline=null"], "shm"),
+        ],
+    )
+    def test_baseline_is_the_studys_or_else_the_first_arm(self, overrides, baseline):
+        assert compose(overrides, CONF).baseline == baseline
+
+    def test_the_last_override_of_a_key_wins_and_is_the_one_recorded(self):
+        study = compose(["seed=1", "host=b300", "seed=2", "host=local"], CONF)
+        assert (study.seed, study.host.name) == (2, "local")
+        assert study.overrides == ["seed=2", "host=local"]
+
+    def test_a_field_that_no_file_names_can_be_set(self, conf):
+        engine = conf / "engine/nixl.yaml"
+        engine.write_text("name: nixl\n")
+        study = compose(["engine.nixl_version=1.5.1", "engine.env.UCX_IB_GID_INDEX=3"], conf)
+        assert study.engine.nixl_version == "1.5.1"
+        assert study.engine.env == {"UCX_IB_GID_INDEX": "3"}
+
+    def test_a_transport_that_was_chosen_can_be_changed(self):
+        overrides = ["transport.tcp.ucx_tls=['^cma']", "transport.tcp.env.UCX_TCP_MAX_NUM_EPS=4"]
+        tcp = compose(overrides, CONF).transports["tcp"]
+        assert (tcp.ucx_tls, tcp.env) == (["^cma"], {"UCX_TCP_MAX_NUM_EPS": "4"})
+        assert tcp.roads == ["tcp"]
+
+    def test_an_arm_can_be_made_up_on_the_spot(self):
+        study = compose(["+variant.mine.engine.num_threads=2"], CONF)
+        assert study.variants["mine"].engine == {"num_threads": 2}
+
+    def test_what_was_overridden_is_in_the_slug(self):
+        study = compose(["study=smoke", "transport=[shm, roce]"], CONF)
+        assert study_slug(study) == "smoke+transport=[shm,roce]"
+        assert study_slug(compose(["study=smoke"], CONF)) == "smoke"
+
+    def test_no_password_is_kept(self):
+        uri = "postgresql://me:secret@db/mlflow"
+        study = compose([f"tracking.uri={uri}"], CONF)
+        assert study.tracking.uri == uri
+        assert "secret" not in f"{resolved(study)} {study.overrides} {study_slug(study)}"
+
+
+KEYS = "(allowed: baseline, claims, contrasts, engine, host, launches, model, name, prompt_tokens,"
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        (
+            "prompt_tkens=[4096]",
+            "unknown key 'prompt_tkens'; did you mean 'prompt_tokens'? " + KEYS,
+        ),
+        ("transports=[tcp]", "unknown key 'transports'; did you mean 'transport'?"),
+        ("overrides=[a]", "unknown key 'overrides' " + KEYS),
+        ("hydra.verbose=true", "unknown key 'hydra' " + KEYS),
+        ("+x.y=1", "unknown key 'x' " + KEYS),
+        ("engine.num_thread=0", "unknown key of engine: 'num_thread'; did you mean 'num_threads'?"),
+        ("~engine.foo", "unknown key of engine: 'foo' (allowed: block_order,"),
+        ("host.transports.roce.tls=[tcp]", "unknown key of host.transports.roce: 'tls'"),
+        ("seed.x=1", "seed.x: seed is a value and has no keys"),
+        ("transport@x=roce", "'@' is not supported"),
+        (
+            "transport=[nvlnk]",
+            "unknown transport 'nvlnk'; did you mean 'nvlink'? "
+            "(allowed: infiniband, nvlink, roce, shm, tcp)",
+        ),
+        ("transport=nvlnk", "unknown transport 'nvlnk'; did you mean 'nvlink'? (allowed: inf"),
+        ("transport=[]", "transport is empty: name at least one (allowed: infiniband, nvlink,"),
+        ("transport=[shm,shm]", "transport: 'shm' is named twice"),
+        ("transport=[[shm]]", "transport: ['shm'] is not an option (allowed: infiniband,"),
+        ("transport=null", "transport: null is not an option (allowed: infiniband,"),
+        ("transport=[shm", "the list is not closed; write transport=[shm]"),
+        ("engine.env={A:1", "the mapping is not closed; write engine.env={A:1}"),
+        (
+            "transport=nvlink,roce",
+            "transport=nvlink,roce: several values need brackets: transport=[nvlink,roce]",
+        ),
+        ("prompt_tokens=1,2", "several values need brackets: prompt_tokens=[1,2]"),
+        (
+            "transport.tcp.ucx_tls=rc_x,cuda_copy",
+            "several values need brackets: transport.tcp.ucx_tls=[rc_x,cuda_copy]",
+        ),
+        ("engine.env.A=x,y", 'several values need quotes: engine.env.A="x,y"'),
+        ("transport.tcp.ucx_tls=[^cma]", "token recognition error at: '^'; a value with other"),
+        ("host=b30", "unknown host 'b30'; did you mean 'b300'? (allowed: b300, local, ssh)"),
+        ("host=[local]", "host: one option is taken, not a list (allowed: b300, local, ssh)"),
+        ("host={name: x}", "host: {'name': 'x'} is not an option"),
+        ("study=smok", "unknown study 'smok'; did you mean 'smoke'? (allowed: loopback, roce_vs"),
+        ("variant=[b61]", "unknown variant 'b61'; did you mean 'b16'?"),
+        ("model=gemma", "unknown model 'gemma'"),
+        ("transport.roce.env.A=1", "unknown transport of this study 'roce' (allowed: shm, tcp)"),
+        ("variant.b16.workload.pulls=1", "unknown variant of this study 'b16' (allowed: blocks)"),
+        ("host.transports.rocee.ucx_tls=[tcp]", "'rocee'; did you mean 'roce'? (allowed: inf"),
+        ("launches=four", "launches: 'four' is not a whole number"),
+        ("launches=4.5", "launches: 4.5 is not a whole number"),
+        ("launches=true", "launches: true is not a whole number"),
+        ("launches=null", "launches: null is not a whole number"),
+        ("launches=", "launches has no value: write launches=VALUE"),
+        ("launches=3", "launches: 3 is not allowed; an even number, 2 or more"),
+        ("prompt_tokens=4096", "prompt_tokens: 4096 is not a list, such as prompt_tokens=[4096]"),
+        ("prompt_tokens=[]", "prompt_tokens is empty"),
+        ("prompt_tokens=[a]", "prompt_tokens: 'a' is not a whole number"),
+        ("engine.start_timeout_s=soon", "engine.start_timeout_s: 'soon' is not a number"),
+        ("road.carried_at_least=inf", "road.carried_at_least: inf is not a number"),
+        ("engine.env=3", "engine.env: 3 is not a mapping"),
+        ("engine.env.A=true", "engine.env.A: true is not text; put the value in quotes"),
+        ("engine.env.A=1e3", "engine.env.A: 1000.0 is not text; put the value in quotes"),
+        ("engine.env.A=null", "engine.env.A: null is not text"),
+        ("engine.env.UCX_TLS=tcp", "engine.env.UCX_TLS belongs to the transport"),
+        ("transport.tcp.ucx_tls=[rcx]", "'rcx' is not a UCX transport; did you mean 'rc_x'? (all"),
+        ("baseline=shn", "baseline: 'shn' is not allowed; did you mean 'shm'? (allowed: shm, tcp)"),
+        ("baseline=roce", "baseline: 'roce' is not allowed (allowed: shm, tcp)"),
+        ("contrasts=[[tcp,nvlink]]", "contrasts: 'nvlink' is not allowed (allowed: shm, tcp)"),
+        ("variant.blocks.engine.nme=x", "unknown key of variant.blocks.engine: 'nme'; did you"),
+        ("variant.blocks.engine.num_threads=x", "variant.blocks.engine.num_threads: 'x' is not a"),
+        ("session=../x", "session: '../x' becomes part of a file name"),
+        ("seed=${nope}", "configuration: Interpolation key 'nope' not found"),
+        ("host=ssh", "host.address is missing: connection ssh needs a name or an address"),
+        ("~host", "host has no value"),
+        ("+seed=1", "configuration: Could not append to config. An item is already at 'seed'"),
+        ("engine.env.A='x\n',b", "several values need quotes"),
+        ("", "override '' cannot be read"),
+        ("seed", "override 'seed' cannot be read"),
+    ],
+)
+def test_an_override_is_refused_in_one_line(override, message):
+    assert message in refusal(override)
+
+
+def test_an_override_that_the_host_would_hide_is_refused():
+    message = refusal("study=roce_vs_nvlink", "transport.roce.ucx_tls=[rc_x,cuda_copy,tcp]")
+    assert message == (
+        "transport.roce.ucx_tls has no effect: the host sets its own; "
+        "override host.transports.roce.ucx_tls"
+    )
+    override = "host.transports.roce.ucx_tls=[rc_x,cuda_copy,tcp]"
+    study = compose(["study=roce_vs_nvlink", override], CONF)
+    assert ucx_tls_of(study, "roce") == ["rc_x", "cuda_copy", "tcp"]
+
+
+class TestFiles:
+    """Mistakes in a file of conf/, as somebody who adds one makes them."""
+
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            (
+                "# @package transport.mine\nrods: [tcp]\nucx_tls: [tcp]\n",
+                "unknown key of transport.mine: 'rods'; did you mean 'roads'?",
+            ),
+            (
+                "# @package transport.mine\nroads: [tcp]\n",
+                "transport.mine.ucx_tls has no value",
+            ),
+            (
+                "# @package transport.mine\nroads: tcp\n",
+                "transport.mine.roads: 'tcp' is not a list",
+            ),
+            (
+                "roads: [tcp]\nucx_tls: [tcp]\n",
+                "conf/transport: the file that sets 'roads' must begin with the line "
+                "'# @package transport.NAME'",
+            ),
+            ("roads: [tcp\n", "configuration: while parsing a flow sequence"),
+        ],
+    )
+    def test_a_transport(self, conf, text, message):
+        (conf / "transport/mine.yaml").write_text(text)
+        assert message in refusal("transport=[mine]", conf=conf)
+
+    def test_a_new_transport_is_one_file(self, conf):
+        text = "# @package transport.knem\nroads: [knem]\nucx_tls: [knem, tcp]\n"
+        (conf / "transport/knem.yaml").write_text(text)
+        assert arm_labels(compose(["transport=[shm,knem]"], conf)) == ["shm", "knem"]
+
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            (
+                "defaults:\n  - override /transport: [roc]\n",
+                "unknown transport 'roc'; did you mean",
+            ),
+            ("defaults:\n  - override /host: lcal\n", "unknown host 'lcal'; did you mean 'local'?"),
+            ("prompt_tkens: [1]\n", "unknown key 'prompt_tkens'; did you mean 'prompt_tokens'?"),
+            ("prompt_tokens: [1]\n", "name has no value"),
+            (
+                "name: mine\nprompt_tokens: [1]\ntransport: [shm]\n",
+                "configuration: In 'study/mine': a list where keys belong; a file chooses options "
+                "by '- override /GROUP: OPTION' under defaults",
+            ),
+            (
+                "name: mine\nprompt_tokens: [1]\nhost: ssh\n",
+                "host: 'ssh' is not a mapping; a file chooses options by "
+                "'- override /GROUP: OPTION' under defaults (allowed: b300, local, ssh)",
+            ),
+            ("name: mine\nprompt_tokens: [1]\nbaseline: tcpp\n", "'tcpp' is not allowed; did you"),
+            ("name: mine\nprompt_tokens: [1]\nengine:\n  memory: ram\n", "engine.memory: 'ram' is"),
+        ],
+    )
+    def test_a_study(self, conf, text, message):
+        (conf / "study/mine.yaml").write_text(f"# @package _global_\n{text}")
+        assert message in refusal("study=mine", conf=conf)
+
+    def test_a_folder_without_configuration(self, tmp_path):
+        assert refusal(conf=tmp_path) == f"configuration: {tmp_path}/config.yaml does not exist"
+
+
+def snakemake(*words):
+    return ["snakemake", "--cores", "1", "all", *words]
+
+
+class TestCommandLine:
+    @pytest.mark.parametrize(
+        ("words", "message"),
+        [
+            (
+                ["transport=[roce]"],
+                "transport=[roce] is an override and needs --config before it, after all targets: "
+                "--config 'transport=[roce]'",
+            ),
+            (["-n", "study=smoke"], "--config study=smoke"),
+            (["engine.num_threads=0"], "--config hydra=engine.num_threads=0"),
+            (["+engine.env.A=1"], "--config hydra=+engine.env.A=1"),
+            (["hydra=seed=2"], "--config hydra=seed=2"),
+            (["--keep-going", "seed=2"], "seed=2 is an override and needs --config before it"),
+            (
+                ["--config", "study=smoke", "--config", "transport=[roce]"],
+                "--config is given 2 times and Snakemake keeps only the last; "
+                "give it once: --config study=smoke 'transport=[roce]'",
+            ),
+            (["-C", "seed=1", "--config=seed=2"], "give it once: --config seed=1 seed=2"),
+            (["-Cseed=1", "-C", "session=it's"], r"--config seed=1 'session=it'\''s'"),
+        ],
+    )
+    def test_what_snakemake_would_lose_is_refused_in_one_line(self, words, message):
+        with pytest.raises(UserError) as caught:
+            check_command_line(snakemake(*words))
+        assert str(caught.value).endswith(message) or str(caught.value).startswith(message)
+        assert "\n" not in str(caught.value)
+
+    @pytest.mark.parametrize(
+        "words",
+        [
+            [],
+            ["--config", "study=smoke", "transport=[shm,roce]", "hydra=engine.num_threads=0"],
+            ["-C", "seed=1", "--", "all"],
+            ["--set-threads", "study=1", "--resources", "host=1"],
+            ["--target-jobs", "measure:study=smoke", "--config", "seed=2", "--mode", "subprocess"],
+            ["results/study=smoke.txt", "other=1"],
+        ],
+    )
+    def test_what_snakemake_understands_passes(self, words):
+        check_command_line(snakemake(*words))
+
+    def test_the_name_of_the_program_may_be_left_out(self):
+        check_command_line(["--config", "study=smoke", "--cores", "1"])
+        with pytest.raises(UserError, match="is an override and needs --config before it"):
+            check_command_line(["study=smoke"])
+
+
+class TestSnakemakeConfig:
+    def test_list_elements_are_typed_by_hydra_though_snakemake_makes_them_text(self):
+        config = {"transport": ["tcp", "shm"], "prompt_tokens": ["4096", "32768"]}
+        overrides = snakemake_overrides(config)
+        assert overrides == ["transport=[tcp,shm]", "prompt_tokens=[4096,32768]"]
+        assert compose(overrides, CONF).prompt_tokens == [4096, 32768]
+
+    def test_the_key_hydra_comes_last_and_is_split_outside_quotes_and_brackets(self):
+        text = """engine.num_threads=0 +engine.env.A="x  y" transport.tcp.env={A: 'b c', B: "d"}"""
+        overrides = snakemake_overrides({"hydra": text, "seed": 2})
+        assert overrides == [
+            "seed=2",
+            "engine.num_threads=0",
+            '+engine.env.A="x  y"',
+            """transport.tcp.env={A: 'b c', B: "d"}""",
+        ]
+        study = compose(overrides, CONF)
+        assert study.engine.env == {"A": "x  y"}
+        assert study.transports["tcp"].env == {"A": "b c", "B": "d"}
+
+    def test_the_key_hydra_may_be_a_list(self):
+        config = {"hydra": ["engine.num_threads=0", "transport.tcp.ucx_tls=[tcp,self]"]}
+        assert snakemake_overrides(config) == config["hydra"]
+
+    @pytest.mark.parametrize("text", ["seed=[1", "engine.env.A='x", "seed=1)", {"a": "b"}, "", 3])
+    def test_a_hydra_value_that_is_not_overrides_is_refused(self, text):
+        with pytest.raises(UserError) as caught:
+            snakemake_overrides({"hydra": text})
+        assert str(caught.value).startswith("hydra")
+        assert "\n" not in str(caught.value)
+
+    @pytest.mark.parametrize(
+        ("config", "message"),
+        [
+            ({"transport": "[nvlink"}, "the list is not closed; write transport=[nvlink]"),
+            ({"transport": "nvlink,roce"}, "several values need brackets: transport=[nvlink,roce]"),
+            ({"transport": None}, "transport has no value"),
+            ({"launches": "four"}, "launches: 'four' is not a whole number"),
+            ({"prompt_tkens": ["1"]}, "unknown key 'prompt_tkens'; did you mean 'prompt_tokens'?"),
+            ({"engine": {"num_thread": 1}}, "unknown key of engine: 'num_thread'; did you mean"),
+        ],
+    )
+    def test_mistakes_are_refused_in_one_line(self, config, message):
+        assert message in refusal(*snakemake_overrides(config))
+
+    def test_mappings_of_a_config_file_reach_the_fields_below_a_group(self):
+        config = {
+            "engine": {"num_threads": 0, "env": {"A": "1e3", "B": "null", "C": "true"}},
+            "transport": ["tcp", "shm"],
+            "contrasts": [["shm", "tcp"]],
+            "claims": {"margins": {"pull_ms": 0.1}},
+            "host": {"gpus": [0, 1], "user": None},
+        }
+        study = compose(snakemake_overrides(config), CONF)
+        assert study.engine.num_threads == 0
+        assert study.engine.env == {"A": "1e3", "B": "null", "C": "true"}
+        assert study.contrasts == [["shm", "tcp"]]
+        assert study.claims.margins["pull_ms"] == 0.1
+        assert study.host.gpus == [0, 1]
+
+    @pytest.mark.parametrize(
+        ("written", "read", "session"),
+        [
+            ("session=010", 10, "010"),
+            ("session=1_000", 1000, "1_000"),
+            ("session=1e3", 1000.0, "1e3"),
+            ("session=true", "true", "true"),
+            ('session="010"', 10, "010"),
+        ],
+    )
+    def test_a_value_is_taken_as_written_where_snakemake_changes_it(self, written, read, session):
+        overrides = snakemake_overrides({"session": read}, snakemake("--config", written))
+        assert compose(overrides, CONF).session == session
+
+    def test_quotes_at_the_end_of_the_key_hydra_are_kept(self):
+        written = """hydra=engine.env.A='x "y"' engine.env.B="z" """.strip()
+        config = {"hydra": """engine.env.A='x "y"' engine.env.B="z"""}
+        overrides = snakemake_overrides(config, snakemake("--config", written))
+        assert compose(overrides, CONF).engine.env == {"A": 'x "y"', "B": "z"}
+
+
+HOSTILE = [
+    "a,b",
+    "a=b",
+    "/m/epoch=9%a|b",
+    "key: value",
+    "two  blanks ",
+    " leading",
+    "it's",
+    'say "x"',
+    "'both' \"kinds\"",
+    "$HOME",
+    "${HOME}",
+    "\\${a}",
+    "\\\\${a}",
+    "${",
+    "$(touch x); `id`",
+    "back\\slash",
+    "ends\\",
+    "ends\\\\",
+    "\\'",
+    "[list",
+    "{map",
+    "a]b}",
+    "#no comment",
+    "a #b",
+    "--flag",
+    "*?",
+    "~",
+    "null",
+    "true",
+    "010",
+    "1_000",
+    "1e3",
+    "0.50",
+    "inf",
+    "ünï→🎉",
+    "",
+]
+
+
+class TestHostileValues:
+    def test_reach_an_environment_and_a_path_unchanged(self):
+        env = {f"V{n}": value for n, value in enumerate(HOSTILE)}
+        config = {"engine": {"env": env}, "host": {"work_dir": "/tmp/${x} 'y'=%z,w"}}
+        study = compose(snakemake_overrides(config), CONF)
+        assert study.engine.env == env
+        assert study.host.work_dir == "/tmp/${x} 'y'=%z,w"
+        assert make_design(study).arms["shm"].environment.items() >= env.items()
+
+    def test_reach_a_list_unchanged(self):
+        config = {"claims": {"quoted": {"list": HOSTILE, "lists": [HOSTILE, ["x"]]}}}
+        quoted = compose(snakemake_overrides(config), CONF).claims.quoted
+        assert quoted == config["claims"]["quoted"]
+
+    def test_make_no_file_name(self):
+        study = compose([], CONF)
+        for value in HOSTILE:
+            if not re.fullmatch(r"[a-z0-9_.]+", value):
+                with pytest.raises(UserError, match="becomes part of a file name"):
+                    validate(replace(study, session=value))
+
+    @pytest.mark.parametrize("value", ["a\nb", "a\0b", "a\rb", "a\x1bb"])
+    def test_with_control_characters_are_refused(self, value):
+        message = refusal(*snakemake_overrides({"engine": {"env": {"A": value}}}))
+        assert "engine.env.A" in message
+
+
+SNAKEFILE = """
+import json, sys
+from kvroad.command_line import check_command_line, snakemake_overrides
+from kvroad.errors import UserError
+try:
+    check_command_line(sys.argv)
+    overrides = snakemake_overrides(config, sys.argv)
+except UserError as error:
+    sys.exit(f"error: {error}")
+config.clear()
+config["hydra"] = overrides
+with open("seen.jsonl", "a") as seen:
+    seen.write(json.dumps(overrides) + "\\n")
+rule all:
+    input: "study=run", "script"
+rule run:
+    output: "study=run"
+    run:
+        open(output[0], "w").close()
+rule script:
+    output: "script"
+    script: "script.py"
+"""
+SCRIPT = """
+import json
+from kvroad.command_line import snakemake_overrides
+with open(snakemake.output[0], "w") as out:
+    json.dump(snakemake_overrides(snakemake.config), out)
+"""
+
+
+class TestRealSnakemake:
+    """Snakemake itself: what of its command line reaches the Snakefile, and the job's own parse."""
+
+    def run(self, folder, *words):
+        (folder / "Snakefile").write_text(SNAKEFILE)
+        (folder / "script.py").write_text(SCRIPT)
+        command = [sys.executable, "-m", "snakemake", "--cores", "1", "all", *words]
+        env = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache")}
+        return subprocess.run(
+            command, cwd=folder, env=env, capture_output=True, text=True, timeout=120
+        )
+
+    def test_overrides_arrive_as_written_in_snakemake_in_its_jobs_and_in_scripts(self, tmp_path):
+        written = ["session=010", "transport=[shm,roce]", 'hydra=engine.env.A="x  y" seed=2 +x="z"']
+        done = self.run(tmp_path, "--config", *written)
+        assert done.returncode == 0, done.stderr
+        seen = [json.loads(line) for line in (tmp_path / "seen.jsonl").read_text().splitlines()]
+        script = json.loads((tmp_path / "script").read_text())
+        expected = ["session='010'", written[1], 'engine.env.A="x  y"', "seed=2", '+x="z"']
+        assert seen == [expected, expected]
+        assert script == expected
+
+    def test_an_override_without_config_is_one_line_and_a_failure(self, tmp_path):
+        done = self.run(tmp_path, "transport=[roce]")
+        assert done.returncode != 0
+        assert "transport=[roce] is an override and needs --config before it" in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def test_composing_imports_nothing_heavy():
+    code = (
+        "import sys, kvroad.compose; "
+        "heavy = {'pandas', 'mlflow', 'seaborn', 'snakemake', 'scipy'}; "
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "[]", done.stderr

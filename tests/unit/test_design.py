@@ -1,0 +1,169 @@
+import dataclasses
+import itertools
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from studies import TRANSPORTS, make_study
+
+from kvroad import study as study_module
+from kvroad.design import (
+    IDENTITY_FIELDS,
+    NOT_IDENTITY_FIELDS,
+    contrast_pairs,
+    design_facts,
+    make_design,
+)
+from kvroad.study import Engine, Host, TransportOverride, Variant, Workload
+
+SECTIONS = {
+    "engine": "Engine",
+    "host": "Host",
+    "model": "Model",
+    "study": "Study",
+    "transport": "Transport",
+    "variant": "Variant",
+    "workload": "Workload",
+}
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_every_field_is_in_the_identity_or_named_as_outside_it(section: str) -> None:
+    fields = {f.name for f in dataclasses.fields(getattr(study_module, SECTIONS[section]))}
+    inside, outside = IDENTITY_FIELDS[section], NOT_IDENTITY_FIELDS[section]
+    assert not inside & outside
+    assert inside | outside == fields
+
+
+def test_two_arms_run_ab_ba_ba_ab_at_each_prompt_length() -> None:
+    design = make_design(make_study())
+    for length in (4096, 8192, 16384):
+        arms = [c.arm for c in design.cells if c.prompt_tokens == length]
+        rows = ["".join(arms[i : i + 2]) for i in range(0, len(arms), 2)]
+        assert Counter(rows) == {"shmtcp": 2, "tcpshm": 2}
+
+
+def test_the_arms_of_a_prompt_length_run_next_to_each_other_block_by_block() -> None:
+    design = make_design(make_study())
+    cells = design.cells
+    assert [c.block for c in cells] == sorted(c.block for c in cells)
+    pairs = zip(cells[::2], cells[1::2], strict=True)
+    assert all(a.prompt_tokens == b.prompt_tokens and a.block == b.block for a, b in pairs)
+
+
+def test_prompt_lengths_are_shuffled_by_the_seed_alone() -> None:
+    lengths = [c.prompt_tokens for c in make_design(make_study(seed=1)).cells]
+    assert lengths == [c.prompt_tokens for c in make_design(make_study(seed=1)).cells]
+    assert lengths != [c.prompt_tokens for c in make_design(make_study(seed=2)).cells]
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 5])
+def test_every_arm_precedes_every_other_equally_often(n: int) -> None:
+    transports = {f"t{i}": TRANSPORTS["tcp"] for i in range(n)}
+    launches = 4 * n
+    study = make_study(
+        transports=transports, baseline="t0", prompt_tokens=[4096], launches=launches
+    )
+    arms = [c.arm for c in make_design(study).cells]
+    follows: Counter[tuple[str, str]] = Counter()
+    for start in range(0, len(arms), n):
+        row = arms[start : start + n]
+        assert sorted(row) == sorted(transports)
+        follows.update(itertools.pairwise(row))
+    assert len(set(follows.values())) == 1
+    assert len(follows) == n * (n - 1)
+
+
+def test_all_cells_in_one_launch_share_an_engine_per_arm_and_block() -> None:
+    design = make_design(make_study(engine=Engine(cells_per_launch="all")))
+    assert len(design.launches) == 2 * 4
+    assert all(len(launch.cells) == 3 for launch in design.launches)
+    assert len(design.cells) == 24
+
+
+def ids(**changes: object) -> set[str]:
+    return {cell.id for cell in make_design(make_study(**changes)).cells}
+
+
+def test_more_prompt_lengths_add_cells_and_keep_the_old() -> None:
+    more = ids(prompt_tokens=[4096, 8192, 16384, 32768])
+    assert ids() < more
+    assert len(more) == 32
+
+
+def test_fewer_or_more_transports_and_launches_keep_cells() -> None:
+    assert ids(transports={"shm": TRANSPORTS["shm"]}) < ids()
+    assert ids(launches=2) < ids()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"session": "again"},
+        {"seed": 2},
+        {"engine": Engine(num_threads=0)},
+        {"workload": Workload(block_tokens=128)},
+        {"host": Host("other", interfaces=["lo"], env={"UCX_NET_DEVICES": "lo"})},
+    ],
+)
+def test_what_belongs_to_the_identity_makes_other_cells(changes: dict[str, object]) -> None:
+    assert not ids() & ids(**changes)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"engine": Engine(start_timeout_s=1.0)},
+        {"baseline": "tcp"},
+        {"retry": "none"},
+        {"name": "other"},
+        {
+            "host": replace(
+                make_study().host, address="h", port=1, work_dir="/x", price_per_hour=2.0
+            )
+        },
+    ],
+)
+def test_what_does_not_belong_to_it_keeps_every_cell(changes: dict[str, object]) -> None:
+    assert ids() == ids(**changes)
+
+
+def test_one_transports_environment_changes_its_cells_only() -> None:
+    tcp = replace(TRANSPORTS["tcp"], env={"UCX_TCP_CM_REUSEADDR": "y"})
+    changed = ids(transports={"shm": TRANSPORTS["shm"], "tcp": tcp})
+    assert {i for i in ids() if i.startswith("shm")} <= changed
+    assert not {i for i in ids() if i.startswith("tcp")} & changed
+
+
+def test_the_host_may_override_a_transport() -> None:
+    host = replace(
+        make_study().host, transports={"tcp": TransportOverride(["tcp", "self"], {"A": "1"})}
+    )
+    arms = make_design(make_study(host=host)).arms
+    assert arms["tcp"].environment["UCX_TLS"] == "tcp,self"
+    assert arms["tcp"].environment["A"] == "1"
+    assert arms["shm"].environment["UCX_TLS"] == "cma,tcp"
+
+
+def test_a_variant_overrides_engine_workload_and_environment() -> None:
+    variants = {
+        "blocks": Variant(),
+        "push": Variant(engine={"operation": "write"}, workload={"pulls": 3}, env={"B": "2"}),
+    }
+    arms = make_design(make_study(variants=variants)).arms
+    assert list(arms) == ["shm", "tcp", "shm+push", "tcp+push"]
+    push = arms["tcp+push"]
+    assert (push.engine.operation, push.workload.pulls, push.environment["B"]) == ("write", 3, "2")
+    assert arms["tcp"].engine.operation == "read"
+
+
+def test_contrasts_are_every_arm_against_the_baseline_unless_named() -> None:
+    assert contrast_pairs(make_study()) == [["tcp", "shm"]]
+    assert contrast_pairs(make_study(contrasts=[["shm", "tcp"]])) == [["shm", "tcp"]]
+
+
+def test_design_facts_name_every_cell_once() -> None:
+    study = make_study()
+    facts = design_facts(study, make_design(study), "test")
+    assert len({c["cell"] for c in facts["cells"]}) == 24
+    assert {c["launch"] for c in facts["cells"]} == {c["cell"] for c in facts["cells"]}

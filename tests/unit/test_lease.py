@@ -1,0 +1,48 @@
+import io
+import time
+
+from kvroad.agent.lease import Lease
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_silence_longer_than_the_lease_ends_it() -> None:
+    clock = Clock()
+    lease = Lease(6.0, clock)
+    clock.now += 5.9
+    assert lease.stop_reason() is None
+    lease.beat()
+    clock.now += 5.9
+    assert lease.stop_reason() is None
+    clock.now += 0.2
+    assert lease.stop_reason() == "no heartbeat for 6.1 s (lease 6 s)"
+    lease.beat()
+    assert lease.stop_reason() is not None
+
+
+def test_a_step_of_the_wall_clock_changes_nothing(monkeypatch) -> None:
+    lease = Lease(6.0)
+    monkeypatch.setattr(time, "time", lambda: 4e9)
+    assert lease.stop_reason() is None
+
+
+def test_nobody_watches_a_run_by_hand() -> None:
+    clock = Clock()
+    lease = Lease(None, clock)
+    clock.now += 1e6
+    assert lease.stop_reason() is None
+
+
+def test_the_end_of_input_and_the_word_stop_end_it() -> None:
+    lease = Lease(6.0)
+    lease._read(io.StringIO(".\n.\nstop\n"))
+    assert lease.stop_reason() == "the client asked for it"
+    lease = Lease(6.0)
+    lease._read(io.StringIO(".\n"))
+    assert lease.stop_reason() == "the client closed the connection"

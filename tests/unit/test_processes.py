@@ -1,0 +1,102 @@
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from kvroad.agent.processes import (
+    TAG_VARIABLE,
+    Ledger,
+    ProcessId,
+    end_processes,
+    find_ours,
+    process_id,
+)
+
+# A parent that ignores TERM, a child in a session of its own, and a grandchild that wiped
+# its environment: three ways to escape a plain kill of the process group.
+STUBBORN = """
+import os, signal, subprocess, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+sleep = "import time; time.sleep(60)"
+subprocess.Popen([sys.executable, "-c", sleep], start_new_session=True)
+subprocess.Popen([sys.executable, "-c", sleep], env={})
+print("up", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def stubborn(tmp_path: Path):
+    tag = f"test:{tmp_path.name}"
+    process = subprocess.Popen(
+        [sys.executable, "-c", STUBBORN],
+        env={**os.environ, TAG_VARIABLE: tag},
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"up\n"
+    ledger = Ledger(tmp_path / "ledger.json", tag)
+    ledger.add(process.pid)
+    yield process, ledger
+    end_processes(tag, ledger.entries, None, grace_s=0.0)
+    process.stdout.close()
+    process.wait()
+
+
+def test_all_three_are_found_and_ended(stubborn) -> None:
+    process, ledger = stubborn
+    assert len(find_ours(ledger.tag, ledger.entries, None)) == 3
+    started = time.monotonic()
+    assert end_processes(ledger.tag, ledger.entries, None, grace_s=0.5) == []
+    assert time.monotonic() - started < 10
+    assert process.wait() == -signal.SIGKILL
+    assert find_ours(ledger.tag, ledger.entries, None) == []
+
+
+def test_a_ledger_read_back_finds_them_after_the_parent_died(stubborn) -> None:
+    process, ledger = stubborn
+    process.kill()
+    process.wait()
+    read = Ledger.read(ledger.path)
+    assert read is not None
+    left = find_ours(read.tag, read.entries, None)
+    assert len(left) == 2
+    assert end_processes(read.tag, read.entries, None, grace_s=2.0) == []
+
+
+def test_a_number_taken_over_by_somebody_else_is_not_ours() -> None:
+    other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(30)"])
+    try:
+        real = process_id(other.pid)
+        assert real is not None
+        earlier = ProcessId(other.pid, real.start_ticks - 1)
+        assert find_ours("test:nobody", [earlier], None) == []
+        assert end_processes("test:nobody", [earlier], None, grace_s=0.1) == []
+        assert other.poll() is None
+    finally:
+        other.kill()
+        other.wait()
+
+
+def test_descendants_are_ours_without_tag_or_session() -> None:
+    child = subprocess.Popen(
+        [sys.executable, "-c", "import time; time.sleep(30)"], env={}, start_new_session=True
+    )
+    try:
+        assert child.pid in {p.pid for p in find_ours("test:none", [], os.getpid())}
+        assert child.pid not in {p.pid for p in find_ours("test:none", [], None)}
+    finally:
+        child.kill()
+        child.wait()
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"tag": "x"}', '{"tag":"x","processes":[1]}'])
+def test_a_torn_ledger_is_no_ledger(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "ledger.json"
+    path.write_text(text)
+    assert Ledger.read(path) is None

@@ -1,0 +1,153 @@
+"""The page: its first sentence, its tables, and that it needs nothing else."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from synthetic import planned, pull_rows, refused_outcome, write_cell, write_design
+
+from kvroad import figures, report, stats, tables, verdict
+from kvroad.tables import PlannedCell
+
+VOID = {"meta", "link", "br", "img", "hr", "input"}
+
+
+class Page(HTMLParser):
+    """Collects text, links, ids and loads; fails on tags that do not nest."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.links: list[str] = []
+        self.loads: list[str] = []
+        self.ids: list[str] = []
+        self.paragraphs: list[str] = []
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = dict(attrs)
+        if tag == "a":
+            self.links.append(values["href"] or "")
+        self.loads += [v for k, v in attrs if k in ("src", "data") and v]
+        if tag == "link":
+            self.loads.append(values.get("href") or "")
+        if values.get("id"):
+            self.ids.append(values["id"] or "")
+        if tag not in VOID:
+            self.open.append(tag)
+        if tag == "p":
+            self.paragraphs.append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in VOID:
+            assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if "p" in self.open and self.paragraphs:
+            self.paragraphs[-1] += data
+
+
+def times(cell: PlannedCell, phase: str, pull: int) -> tuple[float, float]:
+    xfer = 1000.0 * (10 + cell.block + pull / 7) * (3 if cell.arm == "tcp" else 1)
+    return xfer / 2, xfer
+
+
+def build(folder: Path, arms: list[str], refused: set[str], quote: str = "a <b> & c") -> Path:
+    cells = planned(arms, [4096, 8192], 4)
+    for position, cell in enumerate(cells):
+        result = {**refused_outcome(), "quote": quote} if cell.arm in refused else None
+        write_cell(folder, cell, pull_rows(cell, times, 2), order=position, result=result)
+    path = write_design(folder / "design.json", cells, overrides=["transport=[shm,tcp,roce]"])
+    tables.build(path, folder, folder)
+    stats.build(folder / "cells.parquet", path, folder)
+    out = folder / "out"
+    verdict.build(folder / "contrasts.parquet", folder / "cells.parquet", path, out)
+    drawn = figures.build(
+        folder / "cells.parquet", folder / "launch_summary.parquet", path, out / "figures"
+    )
+    return report.build(
+        path,
+        folder / "cells.parquet",
+        folder / "witnesses.parquet",
+        folder / "provenance.json",
+        out / "verdict.parquet",
+        [p for p in drawn if p.suffix == ".svg"],
+        out / "index.html",
+        [out / "verdict.csv", out / "figures" / "pull_time.csv", folder / "cells.csv"],
+    )
+
+
+@pytest.fixture(scope="module")
+def page_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("study"), ["shm", "tcp", "roce"], {"roce"})
+
+
+@pytest.fixture(scope="module")
+def text(page_path: Path) -> str:
+    return page_path.read_text(encoding="utf-8")
+
+
+def test_first_sentence_is_the_answer(text: str) -> None:
+    first = Page(text).paragraphs[0]
+    assert first.startswith(
+        "A KV pull over tcp takes 3.00 times as long as over shm at 4,096 tokens (95 % interval"
+    )
+    assert first.endswith(": slower at every prompt length.")
+
+
+def test_page_nests_and_needs_nothing_else(text: str) -> None:
+    page = Page(text)
+    assert page.loads == []
+    assert "<script" not in text
+    assert re.findall(r"""url\((?!["']?#)""", text) == []
+    assert len(page.ids) == len(set(page.ids))
+    assert len(text.encode()) < 3_000_000
+
+
+def test_every_reference_inside_a_figure_has_its_target(text: str) -> None:
+    targets = re.findall(r'url\(#([^)]+)\)|href="#([^"]+)"', text)
+    names = {a or b for a, b in targets}
+    assert names
+    assert names <= set(Page(text).ids)
+
+
+def test_figures_have_text_for_readers_and_times_are_defined(text: str) -> None:
+    labels = re.findall(r'<svg role="img" aria-label="([^"]+)"', text)
+    assert len(labels) == 2
+    assert "At 8,192 tokens, KV pull time over tcp is 3.00x" in labels[0]
+    assert "xfer minus post" in text
+
+
+def test_links_lead_to_files_beside_the_page(page_path: Path, text: str) -> None:
+    links = Page(text).links
+    assert links == ["verdict.csv", "figures/pull_time.csv", "../cells.csv"]
+    assert all((page_path.parent / link).is_file() for link in links)
+
+
+def test_refusals_roads_and_quotes_are_shown_escaped(text: str) -> None:
+    assert "Road expected: rc_mlx5, rc_verbs; seen: tcp." in text
+    assert "a &lt;b&gt; &amp; c" in text
+    assert "a <b>" not in text
+    assert "protocol table: agrees in 8 cells, e.g. cma (decode-0.log:41)" in text
+    assert "<code>roce,tcp</code>" in text
+
+
+def test_provenance_has_versions_commit_and_overrides(text: str) -> None:
+    for part in ("1.5.1 (24)", "1.23.0 (24)", "abc123 (24)", "transport=[shm,tcp,roce]"):
+        assert part in text
+
+
+def test_page_without_a_proven_cell_says_why(tmp_path: Path) -> None:
+    page = Page(build(tmp_path, ["roce"], {"roce"}).read_text())
+    assert page.paragraphs[0].startswith("No number for roce: roce was refused")
+
+
+def test_many_values_of_a_fact_are_given_as_their_number() -> None:
+    facts = {"boot_id": [{"value": f"b{i}", "cells": 1} for i in range(6)]}
+    rows = report.provenance_rows(facts)
+    assert rows[0]["texts"][-1] == "and 2 other values"
+    assert len(rows[0]["texts"]) == 5

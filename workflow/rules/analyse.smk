@@ -1,0 +1,81 @@
+rule write_design:
+    output:
+        design=TABLES / "design.json",
+        study=TABLES / "study.json",
+    log:
+        LOGS / "write_design.log",
+    params:
+        design=design_facts(STUDY, DESIGN, SLUG),
+        study=resolved(STUDY),
+    message:
+        "writing the design of {SLUG}"
+    script:
+        "../scripts/write_design.py"
+
+
+rule tabulate_cells:
+    input:
+        receipts=RECEIPTS,
+        design=rules.write_design.output.design,
+    output:
+        pulls=TABLES / "pulls.parquet",
+        pulls_csv=TABLES / "pulls.csv",
+        cells=TABLES / "cells.parquet",
+        cells_csv=TABLES / "cells.csv",
+        witnesses=TABLES / "witnesses.parquet",
+        witnesses_csv=TABLES / "witnesses.csv",
+        provenance=TABLES / "provenance.json",
+    log:
+        LOGS / "tabulate_cells.log",
+    params:
+        code=module_digest(
+            "tables", "outcomes", "road", "witnesses", "checks", "diagnose", "evidence"
+        ),
+        tolerances=resolved(STUDY)["road"],
+    message:
+        "tabulating pulls and cells of {SLUG}"
+    script:
+        "../scripts/tabulate_cells.py"
+
+
+rule contrast_arms:
+    input:
+        cells=rules.tabulate_cells.output.cells,
+        design=rules.write_design.output.design,
+    output:
+        contrasts=TABLES / "contrasts.parquet",
+        contrasts_csv=TABLES / "contrasts.csv",
+        summary=TABLES / "launch_summary.parquet",
+        summary_csv=TABLES / "launch_summary.csv",
+    log:
+        LOGS / "contrast_arms.log",
+    params:
+        code=module_digest("stats"),
+    message:
+        "contrasting the arms of {SLUG}"
+    script:
+        "../scripts/contrast_arms.py"
+
+
+rule judge_verdict:
+    input:
+        contrasts=rules.contrast_arms.output.contrasts,
+        cells=rules.tabulate_cells.output.cells,
+        design=rules.write_design.output.design,
+    output:
+        parquet=REPORT / "verdict.parquet",
+        csv=REPORT / "verdict.csv",
+        json=REPORT / "verdict.json",
+        md=report(
+            REPORT / "verdict.md",
+            caption="../report/verdict.rst",
+            category="Verdict",
+        ),
+    log:
+        LOGS / "judge_verdict.log",
+    params:
+        code=module_digest("verdict", "stats"),
+    message:
+        "judging {SLUG}"
+    script:
+        "../scripts/judge_verdict.py"

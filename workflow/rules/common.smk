@@ -1,0 +1,37 @@
+RESULTS = Path("results")
+SLUG = study_slug(STUDY)
+TABLES = RESULTS / "studies" / SLUG
+REPORT = Path("reports") / SLUG
+LOGS = RESULTS / "logs" / SLUG
+LAUNCHES = {launch.id: launch for launch in DESIGN.launches}
+RECEIPTS = [
+    receipt_path(
+        RESULTS,
+        launch.id,
+        next_attempt(RESULTS, [cell.id for cell in launch.cells], STUDY.retry),
+    )
+    for launch in DESIGN.launches
+]
+
+
+# A host carries one launch at a time, whatever --cores says.
+workflow.register_resource("host_slot", 1)
+
+
+wildcard_constraints:
+    attempt=r"\d+",
+
+
+def cells_of(wildcards):
+    """What a launch is made of; a change of it is the only reason to launch again."""
+    launch = LAUNCHES.get(wildcards.launch)
+    return {cell.id: cell.identity for cell in launch.cells} if launch else {}
+
+
+def planned_priority(wildcards):
+    """Earlier launches first; the order is balanced over arms."""
+    place = {launch_id: i for i, launch_id in enumerate(LAUNCHES)}
+    return 1 + len(LAUNCHES) - place.get(wildcards.launch, 0)
+
+
+TRACKING_MARKER = drop_stale_marker(TABLES, tracking_uri(STUDY))

@@ -1,0 +1,96 @@
+rule plot_figures:
+    input:
+        cells=rules.tabulate_cells.output.cells,
+        summary=rules.contrast_arms.output.summary,
+        design=rules.write_design.output.design,
+    output:
+        pull_time=report(
+            REPORT / "figures" / "pull_time.svg",
+            caption="../report/pull_time.rst",
+            category="Figures",
+        ),
+        post_split=report(
+            REPORT / "figures" / "post_split.svg",
+            caption="../report/post_split.rst",
+            category="Figures",
+        ),
+        slides=expand(
+            REPORT / "figures" / "{figure}.{form}",
+            figure=["pull_time", "post_split"],
+            form=["png", "csv"],
+        ),
+    log:
+        LOGS / "plot_figures.log",
+    params:
+        code=module_digest("figures", "verdict"),
+    message:
+        "plotting {SLUG}"
+    script:
+        "../scripts/plot_figures.py"
+
+
+rule write_report:
+    input:
+        cells=rules.tabulate_cells.output.cells,
+        witnesses=rules.tabulate_cells.output.witnesses,
+        provenance=rules.tabulate_cells.output.provenance,
+        verdict=rules.judge_verdict.output.parquet,
+        verdict_files=[
+            rules.judge_verdict.output.md,
+            rules.judge_verdict.output.csv,
+            rules.judge_verdict.output.json,
+        ],
+        design=rules.write_design.output.design,
+        study=rules.write_design.output.study,
+        figures=[
+            rules.plot_figures.output.pull_time,
+            rules.plot_figures.output.post_split,
+        ],
+        figure_data=rules.plot_figures.output.slides,
+    output:
+        page=REPORT / "index.html",
+        study=REPORT / "study.json",
+        cells=REPORT / "cells.csv",
+    log:
+        LOGS / "write_report.log",
+    params:
+        code=module_digest("report", "templates", "verdict"),
+    message:
+        "writing the report of {SLUG}"
+    script:
+        "../scripts/write_report.py"
+
+
+rule log_mlflow:
+    input:
+        cells=rules.tabulate_cells.output.cells,
+        verdict=rules.judge_verdict.output.parquet,
+        page=rules.write_report.output.page,
+        design=rules.write_design.output.design,
+    output:
+        marker=TRACKING_MARKER,
+    log:
+        LOGS / "log_mlflow.log",
+    params:
+        code=module_digest("tracking"),
+    message:
+        "logging {SLUG} to MLflow"
+    script:
+        "../scripts/log_mlflow.py"
+
+
+# Last, so that every table and page exists when it fails: it is what makes the exit
+# status of a study with an unproven road differ from 0.
+rule gate:
+    input:
+        cells=rules.tabulate_cells.output.cells,
+        page=rules.write_report.output.page,
+    output:
+        passed=TABLES / "gate.json",
+    log:
+        LOGS / "gate.log",
+    priority: -1
+    message:
+        "checking that every road of {SLUG} is proven"
+    script:
+        "../scripts/gate.py"

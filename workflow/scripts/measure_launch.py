@@ -1,0 +1,43 @@
+"""Measure the cells of one launch that are not proven yet."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from kvroad.compose import compose, snakemake_overrides
+from kvroad.design import make_design
+from kvroad.hosts import open_host
+from kvroad.measure import Measurement, measure_launch
+from kvroad.steps import step
+
+
+def measure(
+    config: dict[str, object],
+    conf_dir: Path,
+    launch: str,
+    attempt: int,
+    say: Callable[[str], None],
+) -> None:
+    """Open the host, run the launch, leave the receipt."""
+    study = compose(snakemake_overrides(config), conf_dir)
+    measurement = Measurement(
+        study=study,
+        design=make_design(study),
+        host=open_host(study.host),
+        results_dir=Path("results"),
+        run_id=os.environ["KVROAD_RUN_ID"],
+        source_dir=conf_dir.parent,
+        say=say,
+    )
+    measure_launch(measurement, launch, attempt)
+
+
+if __name__ == "__main__":
+    with step(snakemake.log[0]) as say:
+        measure(
+            config=snakemake.config,
+            conf_dir=Path(snakemake.scriptdir).resolve().parents[1] / "conf",
+            launch=snakemake.wildcards.launch,
+            attempt=int(snakemake.wildcards.attempt),
+            say=say,
+        )

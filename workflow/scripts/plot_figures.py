@@ -1,0 +1,15 @@
+"""Draw the figures from what the tables hold."""
+
+from pathlib import Path
+
+from kvroad import figures
+from kvroad.steps import step
+
+if __name__ == "__main__":
+    with step(snakemake.log[0]):
+        figures.build(
+            cells_parquet=Path(snakemake.input.cells),
+            summary_parquet=Path(snakemake.input.summary),
+            design_path=Path(snakemake.input.design),
+            out_dir=Path(snakemake.output.pull_time).parent,
+        )

@@ -1,0 +1,51 @@
+"""Write the page, with the tables that it links to beside it."""
+
+import shutil
+from pathlib import Path
+
+from kvroad import report
+from kvroad.steps import step
+
+
+def write_report(
+    design: Path,
+    cells: Path,
+    witnesses: Path,
+    provenance: Path,
+    verdict: Path,
+    study: Path,
+    figures: list[Path],
+    linked: list[Path],
+    out: Path,
+) -> None:
+    """Copy what is linked and write the page last."""
+    shutil.copyfile(study, out.parent / "study.json")
+    shutil.copyfile(cells.with_suffix(".csv"), out.parent / "cells.csv")
+    report.build(
+        design_path=design,
+        cells_parquet=cells,
+        witnesses_parquet=witnesses,
+        provenance_json=provenance,
+        verdict_parquet=verdict,
+        figures=figures,
+        downloads=[*linked, out.parent / "cells.csv", out.parent / "study.json"],
+        out=out,
+    )
+
+
+if __name__ == "__main__":
+    with step(snakemake.log[0]):
+        write_report(
+            design=Path(snakemake.input.design),
+            cells=Path(snakemake.input.cells),
+            witnesses=Path(snakemake.input.witnesses),
+            provenance=Path(snakemake.input.provenance),
+            verdict=Path(snakemake.input.verdict),
+            study=Path(snakemake.input.study),
+            figures=[Path(path) for path in snakemake.input.figures],
+            linked=[
+                Path(path)
+                for path in [*snakemake.input.verdict_files, *snakemake.input.figure_data]
+            ],
+            out=Path(snakemake.output.page),
+        )
