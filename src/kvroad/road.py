@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from kvroad.diagnose import diagnose_complaints, diagnose_pulls, diagnose_row
-from kvroad.errors import UserError
 from kvroad.evidence.counters import Tolerances
-from kvroad.evidence.nixl import parse_pulls
 from kvroad.evidence.redact import redact_text
-from kvroad.evidence.ucx import parse_lines
 from kvroad.evidence.ucx_records import Complaint
 from kvroad.plan import Claim
-from kvroad.witnesses import Evidence, Witness, is_on_road, road_tables, seen_road, witnesses_of
+from kvroad.raw_folder import Evidence, read_raw
+from kvroad.witnesses import Witness, is_on_road, road_tables, seen_road, witnesses_of
 
-__all__ = ["Outcome", "judge", "judge_raw", "read_raw"]
+__all__ = ["Outcome", "judge", "judge_raw"]
 
 PROVEN, REFUSED, FAILED = "proven", "refused", "failed"
 # What a launch of the same arm would meet again; counts, counters and crashes may differ.
@@ -69,66 +64,6 @@ def judge_raw(
         When the folder holds no plan.
     """
     return judge(read_raw(raw_dir, cell), tolerances)
-
-
-def read_raw(raw_dir: Path, cell: str | None = None) -> Evidence:
-    """Read the evidence of a raw folder.
-
-    Raises
-    ------
-    UserError
-        When the folder holds no readable plan.
-    """
-    path = raw_dir / "plan.json"
-    try:
-        plan = json.loads(path.read_text(encoding="utf-8"))
-        claim = _claim(plan["claim"])
-        planned = {
-            (c["cell"], phase["name"]): int(phase.get("pulls", 0))
-            for c in plan["cells"]
-            for phase in c["phases"]
-            if cell in (None, c["cell"])
-        }
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path}: not the plan of a raw folder: {error}") from error
-    logs, pulls = {}, []
-    for log in sorted(raw_dir.glob("*.log")):
-        with log.open(encoding="utf-8", errors="replace", newline="\n") as lines:
-            logs[log.name] = parse_lines(lines, log.name)
-    for rows in sorted(raw_dir.glob("pulls-*.jsonl")):
-        with rows.open(encoding="utf-8", errors="replace") as lines:
-            pulls.append(parse_pulls(lines, rows.name))
-    return Evidence(
-        claim,
-        logs,
-        tuple(pulls),
-        _json_rows(raw_dir / "counters.jsonl"),
-        _json_rows(raw_dir / "events.jsonl"),
-        planned,
-        cell,
-        len(plan["cells"]),
-    )
-
-
-def _claim(data: Mapping[str, Any]) -> Claim:
-    """Take what is known of a claim, so that a newer plan's folder can be judged too."""
-    known = {field.name for field in dataclasses.fields(Claim)}
-    return Claim(**{name: value for name, value in data.items() if name in known})
-
-
-def _json_rows(path: Path) -> tuple[dict[str, Any], ...]:
-    """Read a file of JSON lines; a last line that a crash cut off is passed over."""
-    if not path.exists():
-        return ()
-    rows = []
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        try:
-            row = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(row, dict):
-            rows.append(row)
-    return tuple(rows)
 
 
 def judge(evidence: Evidence, tolerances: Tolerances | None = None) -> Outcome:
@@ -279,6 +214,9 @@ def _cause(evidence: Evidence, witness: Witness) -> str:
         return f": {found}" if found else _advice(evidence)
     if witness.name == "environment":
         return _advice(evidence)
+    is_claimed = set(seen_road(evidence).split("+")) <= set(evidence.claim.roads)
+    if is_claimed and witness.name.endswith("_bytes") and witness.expected.startswith("at most"):
+        return ": UCX tells of no such road, so another program may have used it meanwhile"
     if witness.name != "protocol_table":
         return ""
     if witness.status == "unavailable":

@@ -13,6 +13,7 @@ from types import TracebackType
 
 from kvroad.errors import UserError
 from kvroad.study import Study
+from kvroad.tracking import is_logged
 
 __all__ = ["drop_stale_marker", "module_digest", "say_to", "step", "tracking_uri"]
 
@@ -78,10 +79,15 @@ def tracking_uri(study: Study) -> str:
 def drop_stale_marker(tables: Path, uri: str) -> Path:
     """Return the path of the marker that says that a study was logged to a store.
 
-    The marker of a database file that is gone is removed: it speaks of nothing.
+    A marker that speaks of a database that is gone or was made anew is removed.
+
+    Raises
+    ------
+    UserError
+        When the URI cannot be one of a store.
     """
     name = hashlib.sha256(uri.encode()).hexdigest()[:8]
     marker = tables / f"mlflow-{name}.json"
-    if uri.startswith("sqlite:///") and not Path(uri.removeprefix("sqlite:///")).exists():
-        marker.unlink(missing_ok=True)
+    if marker.exists() and not is_logged(marker, uri):
+        marker.unlink()
     return marker

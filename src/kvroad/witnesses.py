@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from kvroad.evidence.counters import (
     KINDS,
@@ -15,13 +14,13 @@ from kvroad.evidence.counters import (
     watched,
     weigh,
 )
-from kvroad.evidence.nixl import Pull, PullLog
+from kvroad.evidence.nixl import Pull
 from kvroad.evidence.redact import redact_text
 from kvroad.evidence.ucx_records import EnvironmentLine, ProtocolRow, ProtocolTable, UcxLog
 from kvroad.plan import Claim
+from kvroad.raw_folder import Evidence
 
 __all__ = [
-    "Evidence",
     "Witness",
     "byte_counter",
     "environment",
@@ -50,61 +49,6 @@ class Witness:
     seen: str
     where: str
     quote: str = ""
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """The records of one raw folder.
-
-    Parameters
-    ----------
-    logs
-        File name to log: ``decode-<rank>.log``, ``prefill-<rank>.log``.
-    planned
-        Cell and phase to the number of pulls of all ranks.
-    cell
-        Limits pulls, phases and edges to one cell of the launch; None: all.
-    n_cells
-        How many cells the launch has.
-    """
-
-    claim: Claim
-    logs: Mapping[str, UcxLog]
-    pulls: tuple[PullLog, ...]
-    edges: tuple[Mapping[str, Any], ...]
-    events: tuple[Mapping[str, Any], ...]
-    planned: Mapping[tuple[str, str], int]
-    cell: str | None = None
-    n_cells: int = 1
-
-    @property
-    def roles(self) -> tuple[str, str]:
-        """The role that posts the transfers, and the other one."""
-        return ("decode", "prefill") if self.claim.operation == "read" else ("prefill", "decode")
-
-    @property
-    def initiators(self) -> list[str]:
-        """The log files of the posting processes, by rank."""
-        return [f"{self.roles[0]}-{rank}.log" for rank in range(self.claim.ranks)]
-
-    def cell_pulls(self) -> Iterator[Pull]:
-        """Yield the pulls of the cell."""
-        for log in self.pulls:
-            yield from (p for p in log.pulls if self.cell in (None, p.cell))
-
-    def ended(self) -> Mapping[str, Any]:
-        """Return how the agent ended this cell: its ``end`` event, empty where there is none.
-
-        A cell that is whole is complete, however a later cell of its launch ended.
-        """
-        if self.cell is not None and self.n_cells > 1 and self._is_whole():
-            return {"event": "end", "status": "complete"}
-        return next((e for e in reversed(self.events) if e.get("event") == "end"), {})
-
-    def _is_whole(self) -> bool:
-        done = [(p.cell, p.phase) for p in self.cell_pulls() if p.is_done]
-        pairs = phase_edges(self.edges, self.cell)
-        return all(done.count(key) >= n and key in pairs for key, n in self.planned.items())
 
 
 @dataclass(frozen=True)
@@ -248,43 +192,56 @@ def use_counts(evidence: Evidence) -> Witness:
     Zero-copy and emulating rows count descriptors, copy-out rows pieces, ``sgl`` rows
     transfers: so the claimed road must count no less, and no other row anything.
     """
-    claim = evidence.claim
     name, expected = "use_counts", "no less than the descriptors moved, none on another road"
-    if not claim.use_counts:
+    if not evidence.claim.use_counts:
         return Witness(name, UNAVAILABLE, expected, "use counts were not asked for", "")
-    faults: list[_Finding] = []
-    good = _Finding(AGREES, "", "")
-    for rank, file in enumerate(evidence.initiators):
-        log = evidence.logs.get(file)
-        tables = [t for t in (log.tables if log else ()) if t.operation == claim.operation]
-        if not any(table.has_counts for table in tables):
-            faults.append(_Finding(UNAVAILABLE, "UCX printed no use counts", file))
-            continue
-        right = road_tables(log, claim)
-        rows = [(table, row) for table in tables for row in table.rows if row.count]
-        on_road = [row for table, row in rows if table in right and _is_claimed(row, claim)]
-        counted = sum(row.count or 0 for row in on_road)
-        total = sum(row.count or 0 for _, row in rows)
-        astray: dict[str, list[ProtocolRow]] = {}
-        for table, row in rows:
-            if row not in on_road:
-                what = "" if table in right else f" ({table.scope}: {table.title})"
-                astray.setdefault(f"{row}{what}", []).append(row)
-        for what, lost in astray.items():
-            n_lost = sum(row.count or 0 for row in lost)
-            seen = f"{n_lost} of {total} {_deed(claim)} counted went by {what}"
-            faults.append(_Finding(CONTRADICTS, seen, lost[0].where, lost[0].text))
-        done = [p for log in evidence.pulls for p in log.pulls if p.rank == rank and p.is_done]
-        is_sgl = any(table.is_sgl for table in right)
-        needed = len(done) if is_sgl else sum(p.descriptors_moved or 0 for p in done)
-        what = f"{needed} {'transfers' if is_sgl else 'descriptors'} moved"
-        where, quote = next(((row.where, row.text) for row in on_road), (file, ""))
-        if counted < needed or not done:
-            seen = f"UCX counted {counted} {_deed(claim)} on the claimed road for {what}"
-            faults.append(_Finding(CONTRADICTS, seen, where, quote))
-        elif not good.where:
-            good = _Finding(AGREES, f"{counted} counted for {what}", where, quote)
-    return _conclude(name, expected, faults, good)
+    findings = [
+        finding
+        for rank, file in enumerate(evidence.initiators)
+        for finding in _rank_counts(evidence, rank, file)
+    ]
+    good = next((f for f in findings if f.status == AGREES), _Finding(AGREES, "", ""))
+    return _conclude(name, expected, findings, good)
+
+
+def _rank_counts(evidence: Evidence, rank: int, file: str) -> Iterator[_Finding]:
+    claim, log = evidence.claim, evidence.logs.get(file)
+    tables = [t for t in (log.tables if log else ()) if t.operation == claim.operation]
+    if not any(table.has_counts for table in tables):
+        yield _Finding(UNAVAILABLE, "UCX printed no use counts", file)
+        return
+    right = road_tables(log, claim)
+    rows = [(table, row) for table in tables for row in table.rows if row.count]
+    on_road = [row for table, row in rows if table in right and _is_claimed(row, claim)]
+    yield from _astray([(table, row) for table, row in rows if row not in on_road], right, rows)
+    done = [p for pulls in evidence.pulls for p in pulls.pulls if p.rank == rank and p.is_done]
+    is_sgl = any(table.is_sgl for table in right)
+    needed = len(done) if is_sgl else sum(p.descriptors_moved or 0 for p in done)
+    what = f"{needed} {'transfers' if is_sgl else 'descriptors'} moved"
+    counted = sum(row.count or 0 for row in on_road)
+    where, quote = next(((row.where, row.text) for row in on_road), (file, ""))
+    if counted < needed or not done:
+        seen = f"UCX counted {counted} {_deed(claim)} on the claimed road for {what}"
+        yield _Finding(CONTRADICTS, seen, where, quote)
+    else:
+        yield _Finding(AGREES, f"{counted} counted for {what}", where, quote)
+
+
+def _astray(
+    lost: list[tuple[ProtocolTable, ProtocolRow]],
+    right: list[ProtocolTable],
+    counted: list[tuple[ProtocolTable, ProtocolRow]],
+) -> Iterator[_Finding]:
+    """Sum the counts on other roads by what their rows say."""
+    total = sum(row.count or 0 for _, row in counted)
+    by_text: dict[str, list[ProtocolRow]] = {}
+    for table, row in lost:
+        place = "" if table in right else f" ({table.scope}: {table.title})"
+        by_text.setdefault(f"{row}{place}", []).append(row)
+    for text, rows in by_text.items():
+        deed = "reads" if lost[0][0].operation == "read" else "writes"
+        seen = f"{sum(row.count or 0 for row in rows)} of {total} {deed} counted went by {text}"
+        yield _Finding(CONTRADICTS, seen, rows[0].where, rows[0].text)
 
 
 def telemetry(evidence: Evidence) -> Witness:

@@ -251,6 +251,15 @@ class TestRecords:
         assert cell.end_ms - cell.start_ms == 7000
         assert cell.start_ms % 60000 == 2000
 
+    def test_length_is_that_of_the_monotonic_clock(self, tmp_path):
+        study = write_study(tmp_path)
+        times = [("2026-01-02T00:00:02Z", 500), ("2026-01-02T00:00:02Z", 640_000_500)]
+        lines = [{"event": "phase_", "cell": CELL, "time": t, "mono_ns": n} for t, n in times]
+        text = "\n".join(map(json.dumps, lines))
+        (study["results_dir"] / "cells" / CELL / "raw" / "events.jsonl").write_text(text)
+        (cell,) = read_records(**study, root=tmp_path).cells
+        assert cell.end_ms - cell.start_ms == 640
+
     def test_without_events_the_outcome_gives_the_time(self, tmp_path):
         (cell,) = read(tmp_path).cells
         assert cell.start_ms == cell.end_ms == 1767323045000

@@ -34,4 +34,7 @@ def planned_priority(wildcards):
     return 1 + len(LAUNCHES) - place.get(wildcards.launch, 0)
 
 
-TRACKING_MARKER = drop_stale_marker(TABLES, tracking_uri(STUDY))
+try:
+    TRACKING_MARKER = drop_stale_marker(TABLES, tracking_uri(STUDY))
+except UserError as error:
+    sys.exit(f"error: {error}")

@@ -83,7 +83,7 @@ rule log_mlflow:
 # status of a study with an unproven road differ from 0.
 rule gate:
     input:
-        cells=rules.tabulate_cells.output.cells,
+        cells=rules.tabulate_cells.output.cells_csv,
         page=rules.write_report.output.page,
     output:
         passed=TABLES / "gate.json",

@@ -1,9 +1,8 @@
 """Fail while any planned cell is not proven."""
 
+import csv
 from collections.abc import Callable
 from pathlib import Path
-
-import pandas as pd
 
 from kvroad.cells import write_json
 from kvroad.errors import UserError
@@ -12,17 +11,18 @@ from kvroad.steps import step
 
 def gate(cells: Path, page: Path, passed: Path, say: Callable[[str], None]) -> None:
     """Write ``passed``, or raise UserError with the number of unproven cells and one reason."""
-    frame = pd.read_parquet(cells)
-    unproven = frame[frame["outcome"] != "proven"]
-    verdict = page.with_name("verdict.md")
-    if len(unproven):
-        first = unproven.iloc[0]
+    with open(cells, newline="") as file:
+        rows = list(csv.DictReader(file))
+    unproven = [row for row in rows if row["outcome"] != "proven"]
+    if unproven:
+        first = unproven[0]
         raise UserError(
-            f"{len(unproven)} of {len(frame)} cells are not proven; {first['cell']}: "
+            f"{len(unproven)} of {len(rows)} cells are not proven; {first['cell']}: "
             f"{first['outcome']}: {first['reason'] or 'no reason given'}; see {page}"
         )
-    write_json(passed, {"cells": len(frame), "proven": len(frame)})
-    say(f"every one of {len(frame)} cells is proven; the verdict: {verdict}, the page: {page}")
+    write_json(passed, {"cells": len(rows), "proven": len(rows)})
+    verdict = page.with_name("verdict.md")
+    say(f"every one of {len(rows)} cells is proven; the verdict: {verdict}, the page: {page}")
 
 
 if __name__ == "__main__":

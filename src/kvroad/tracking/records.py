@@ -166,19 +166,24 @@ def _measured_times(folder: Path, cell: str, outcome: Mapping[str, Any]) -> tupl
     path = folder / "raw" / "events.jsonl"
     lines = path.read_text("utf-8").splitlines() if path.is_file() else []
     own = [line for line in lines if f'"{cell}"' in line and '"phase_' in line]
-    found = [time for line in (own or lines) if (time := _time_of(line)) is not None]
-    if not found:
+    events = [event for line in (own or lines) if (event := _event(line))]
+    times = [time for event in events if (time := _milliseconds(event.get("time"))) is not None]
+    if not times:
         measured = _milliseconds(outcome.get("measured_at"))
-        found = [measured if measured is not None else _modified(folder / "outcome.json")]
-    return min(found), max(found)
+        times = [measured if measured is not None else _modified(folder / "outcome.json")]
+    # Events tell the time of day in whole seconds: the monotonic clock gives the length.
+    ticks = [int(event["mono_ns"]) for event in events if "mono_ns" in event]
+    length_ms = (max(ticks) - min(ticks)) // 1_000_000 if ticks else max(times) - min(times)
+    return min(times), min(times) + length_ms
 
 
-def _time_of(line: str) -> int | None:
+def _event(line: str) -> dict[str, Any]:
     try:
-        return _milliseconds(json.loads(line).get("time"))
-    except (ValueError, AttributeError):
+        event = json.loads(line)
+    except ValueError:
         # The last line of a killed agent may be cut; the cell's other lines still count.
-        return None
+        return {}
+    return event if isinstance(event, dict) else {}
 
 
 def _milliseconds(text: Any) -> int | None:

@@ -59,6 +59,8 @@ class Half:
     def handle(self, request: dict[str, Any]) -> dict[str, Any]:
         """Answer the posting half."""
         op = request["op"]
+        # Requests come in on threads of the side channel.
+        self.pool.use()
         if op == "hello":
             metadata = base64.b64encode(self.agent.get_agent_metadata()).decode()
             return {

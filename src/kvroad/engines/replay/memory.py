@@ -87,6 +87,9 @@ class Pool(Protocol):
     device: int
     bases: list[int]
 
+    def use(self) -> None:
+        """Make the pool usable in the calling thread."""
+
     def fill_pattern(self) -> None:
         """Write the pattern everywhere."""
 
@@ -139,6 +142,9 @@ class _HostPool(_Checks):
         # Touched once here: page faults of the first pull would count as its time.
         self._tensors = [np.full(dims, POISON, dtype=np.uint64) for _ in range(shape.n_tensors)]
         self.bases = [int(t.ctypes.data) for t in self._tensors]
+
+    def use(self) -> None:
+        return
 
     def fill_pattern(self) -> None:
         shape = self.shape
@@ -198,11 +204,15 @@ class _CudaPool(_Checks):
         except OSError as error:
             raise CudaError(f"engine.memory=VRAM needs the CUDA driver library: {error}") from None
         self._call("cuInit", ctypes.c_uint(0))
-        handle, context = ctypes.c_int(), ctypes.c_void_p()
+        handle, self._context = ctypes.c_int(), ctypes.c_void_p()
         self._call("cuDeviceGet", ctypes.byref(handle), ctypes.c_int(device))
-        self._call("cuDevicePrimaryCtxRetain", ctypes.byref(context), handle)
-        self._call("cuCtxSetCurrent", context)
+        self._call("cuDevicePrimaryCtxRetain", ctypes.byref(self._context), handle)
+        self.use()
         self.bases = [self._allocate() for _ in range(shape.n_tensors)]
+
+    def use(self) -> None:
+        """Make the GPU's context current: every thread that touches the pool needs it."""
+        self._call("cuCtxSetCurrent", self._context)
 
     def _call(self, name: str, *arguments: Any) -> None:
         status = getattr(self._cuda, name)(*arguments)
