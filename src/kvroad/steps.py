@@ -66,8 +66,9 @@ def module_digest(*names: str) -> str:
         place = _PACKAGE / name
         files = sorted(place.rglob("*")) if place.is_dir() else [place.with_suffix(".py")]
         for file in files:
-            if file.is_file() and "__pycache__" not in file.parts:
-                digest.update(file.name.encode() + b"\0" + file.read_bytes())
+            if place.is_dir() and (not file.is_file() or "__pycache__" in file.parts):
+                continue
+            digest.update(file.name.encode() + b"\0" + file.read_bytes())
     return digest.hexdigest()[:12]
 
 
