@@ -288,6 +288,10 @@ def _check_memory(study: Study, engine: Engine) -> None:
 
 
 def _check_arms(study: Study) -> None:
+    for arm in study.arms or []:
+        _check_choice("arms", arm, arm_labels(replace(study, arms=None)))
+    if study.arms == []:
+        raise UserError("arms is empty: leave it null for every transport in every variant")
     arms = arm_labels(study)
     for group, chosen in (("transport", study.transports), ("variant", study.variants)):
         if not chosen:

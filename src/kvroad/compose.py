@@ -246,8 +246,11 @@ def _check_host_overrides(asked: Mapping[str, Override], study: Study, conf_dir:
 def _baseline(asked: Mapping[str, Override], data: Mapping[str, Any]) -> Any:
     """Return the baseline: as asked for, else the study's if it is an arm, else the first arm."""
     arms = [arm_label(t, v) for v in data["variant"] for t in data["transport"]]
+    arms = [arm for arm in arms if arm in (data.get("arms") or arms)] or arms
     told = data.get("baseline")
-    is_replaced = "baseline" not in asked and any(group in asked for group in _LIST_GROUPS)
+    is_replaced = "baseline" not in asked and any(
+        group in asked for group in (*_LIST_GROUPS, "arms")
+    )
     return arms[0] if told is None or (is_replaced and told not in arms) else told
 
 

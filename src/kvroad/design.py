@@ -13,7 +13,7 @@ import random
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from kvroad.study import Engine, Study, Transport, Workload, arm_label
+from kvroad.study import Engine, Study, Transport, Workload, arm_label, arm_labels
 
 __all__ = [
     "IDENTITY_FIELDS",
@@ -95,6 +95,7 @@ NOT_IDENTITY_FIELDS = {
         "workload",
         "claims",
         "launches",
+        "arms",
         "baseline",
         "contrasts",
         "retry",
@@ -212,15 +213,16 @@ def contrast_pairs(study: Study) -> list[list[str]]:
     """Return the pairs (arm, reference) to compare: by default every arm with the baseline."""
     if study.contrasts is not None:
         return study.contrasts
-    arms = [arm_label(t, v) for v in study.variants for t in study.transports]
-    return [[arm, study.baseline] for arm in arms if arm != study.baseline]
+    return [[arm, study.baseline] for arm in arm_labels(study) if arm != study.baseline]
 
 
 def _arms(study: Study) -> list[Arm]:
+    chosen = arm_labels(study)
     return [
         _arm(study, transport, variant)
         for variant in study.variants
         for transport in study.transports
+        if arm_label(transport, variant) in chosen
     ]
 
 

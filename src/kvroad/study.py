@@ -193,6 +193,7 @@ class Study:
     prompt_tokens: list[int]
     launches: int
     baseline: str
+    arms: list[str] | None = None
     contrasts: list[list[str]] | None = None
     seed: int = 1
     session: str = "main"
@@ -224,7 +225,8 @@ def arm_label(transport: str, variant: str) -> str:
 
 def arm_labels(study: Study) -> list[str]:
     """Return the labels of all arms: every transport in every variant, in the order asked for."""
-    return [arm_label(t, v) for v in study.variants for t in study.transports]
+    labels = [arm_label(t, v) for v in study.variants for t in study.transports]
+    return labels if study.arms is None else [arm for arm in labels if arm in study.arms]
 
 
 def variant_settings(study: Study, variant: str) -> tuple[Engine, Workload]:

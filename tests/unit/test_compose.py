@@ -167,7 +167,7 @@ class TestOverrides:
         assert "secret" not in f"{resolved(study)} {study.overrides} {study_slug(study)}"
 
 
-KEYS = "(allowed: baseline, claims, contrasts, engine, host, launches, model, name, prompt_tokens,"
+KEYS = "(allowed: arms, baseline, claims, contrasts, engine, host, launches, model, name, "
 
 
 @pytest.mark.parametrize(
@@ -192,6 +192,8 @@ KEYS = "(allowed: baseline, claims, contrasts, engine, host, launches, model, na
             "(allowed: infiniband, nvlink, roce, shm, tcp)",
         ),
         ("transport=nvlnk", "unknown transport 'nvlnk'; did you mean 'nvlink'? (allowed: inf"),
+        ("arms=[]", "arms is empty: leave it null"),
+        ("arms=[shmm]", "arms: 'shmm' is not"),
         ("transport=[]", "transport is empty: name at least one (allowed: infiniband, nvlink,"),
         ("transport=[shm,shm]", "transport: 'shm' is named twice"),
         ("transport=[[shm]]", "transport: ['shm'] is not an option (allowed: infiniband,"),

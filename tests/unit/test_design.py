@@ -167,3 +167,10 @@ def test_design_facts_name_every_cell_once() -> None:
     facts = design_facts(study, make_design(study), "test")
     assert len({c["cell"] for c in facts["cells"]}) == 24
     assert {c["launch"] for c in facts["cells"]} == {c["cell"] for c in facts["cells"]}
+
+
+def test_arms_may_be_chosen_from_the_matrix() -> None:
+    variants = {"blocks": Variant(), "push": Variant(engine={"operation": "write"})}
+    study = make_study(variants=variants, arms=["shm", "tcp+push"])
+    assert list(make_design(study).arms) == ["shm", "tcp+push"]
+    assert contrast_pairs(study) == [["tcp+push", "shm"]]
