@@ -275,7 +275,8 @@ def use_counts(evidence: Evidence) -> Witness:
             seen = f"{n_lost} of {total} {_deed(claim)} counted went by {what}"
             faults.append(_Finding(CONTRADICTS, seen, lost[0].where, lost[0].text))
         done = [p for log in evidence.pulls for p in log.pulls if p.rank == rank and p.is_done]
-        is_sgl = any(table.is_sgl for table in right)
+        # An emulated list is written piece by piece, and counted so.
+        is_sgl = any(row.description == "sgl" for row in on_road)
         needed = len(done) if is_sgl else sum(p.descriptors_moved or 0 for p in done)
         what = f"{needed} {'transfers' if is_sgl else 'descriptors'} moved"
         where, quote = next(((row.where, row.text) for row in on_road), (file, ""))

@@ -38,6 +38,7 @@ class Half:
             config["halves"],
             config["descriptor_bytes"],
             config["seed"] * 1_000_003 + rank,
+            config["gap_bytes"],
         )
         self.agent = make_agent(self.name, config["num_threads"], config["progress_delay_us"])
         device = config[f"{role}_gpus"][rank] if config["memory"] == "VRAM" else 0

@@ -41,6 +41,7 @@ class _Active:
     slot: Slot
     remote_slot: int
     handle: Any
+    n_given: int
     started_ns: int
     wall_us: float | None = None
     state: str = "PROC"
@@ -136,7 +137,7 @@ class Poster:
         handle = self.agent.make_prepped_xfer(
             self.operation, self.local_list, local, self.remote_list, remote, note
         )
-        pull = _Active(number, slot, remote_slot, handle, started)
+        pull = _Active(number, slot, remote_slot, handle, int(local.size), started)
         pull.state = self.agent.transfer(handle)
         return pull
 
@@ -165,7 +166,7 @@ class Poster:
             "operation": self.operation.lower(),
             "in_flight": request.in_flight,
             "descriptors_planned": planned,
-            "descriptors_given": planned,
+            "descriptors_given": pull.n_given,
             "bytes_planned": planned * self.shape.descriptor_bytes,
             "start_mono_ns": pull.started_ns,
             "wall_us": pull.wall_us,
