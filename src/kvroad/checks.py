@@ -10,7 +10,17 @@ from operator import attrgetter
 from typing import Any
 
 from kvroad.errors import UserError, nearest
-from kvroad.study import Engine, Host, Model, Study, arm_labels, ucx_tls_of, variant_settings
+from kvroad.kv_layout import pull_layout
+from kvroad.study import (
+    Engine,
+    Host,
+    Model,
+    Study,
+    Workload,
+    arm_labels,
+    ucx_tls_of,
+    variant_settings,
+)
 
 __all__ = ["UCX_ALIASES", "UCX_TRANSPORTS", "check_ucx_tls", "validate"]
 
@@ -70,6 +80,7 @@ _AT_LEAST: dict[str, int] = {
     "engine.tensor_parallel_size": 1,
     "engine.rank_pairs": 1,
     "engine.num_threads": 0,
+    "engine.regions": 1,
     "engine.progress_delay_us": 0,
     "engine.poll_interval_us": 0,
     "workload.block_tokens": 1,
@@ -119,6 +130,7 @@ def validate(study: Study) -> None:
         try:
             _check_values(replace(study, engine=engine, workload=workload))
             _check_memory(study, engine)
+            _check_layout(study, engine, workload)
         except UserError as error:
             raise UserError(f"variant {variant}: {error}") from None
     _check_arms(study)
@@ -285,6 +297,16 @@ def _check_memory(study: Study, engine: Engine) -> None:
                 f"transport.{name}.ucx_tls: UCX sees no GPU memory without cuda_copy; "
                 f"set transport.{name}.ucx_tls=[{','.join([*entries, 'cuda_copy'])}]"
             )
+
+
+def _check_layout(study: Study, engine: Engine, workload: Workload) -> None:
+    if engine.regions is not None and engine.cells_per_launch == "all":
+        raise UserError(
+            "engine.regions: a launch has one pool, and the size of a region depends on the "
+            "prompt length; set engine.cells_per_launch=one"
+        )
+    for prompt_tokens in study.prompt_tokens:
+        pull_layout(study.model, engine, workload, prompt_tokens)
 
 
 def _check_arms(study: Study) -> None:

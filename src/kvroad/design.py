@@ -43,6 +43,7 @@ IDENTITY_FIELDS = {
         "rank_pairs",
         "num_threads",
         "block_order",
+        "regions",
         "progress_delay_us",
         "poll_interval_us",
         "nixl_version",

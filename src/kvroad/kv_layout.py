@@ -14,11 +14,15 @@ import math
 from dataclasses import dataclass
 
 from kvroad.errors import UserError
-from kvroad.study import Model
+from kvroad.study import Engine, Model, Workload
 
-__all__ = ["DTYPE_BYTES", "Group", "KvLayout", "kv_layout"]
+__all__ = ["DTYPE_BYTES", "Group", "KvLayout", "in_regions", "kv_layout", "pull_layout"]
 
 DTYPE_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4, "fp8": 1}
+# NIXL merges descriptors that touch on both sides, so regions are kept a page apart.
+_GAP_BYTES = 4096
+# The replay writes and compares words of this size.
+_WORD_BYTES = 8
 
 
 @dataclass(frozen=True)
@@ -28,9 +32,9 @@ class Group:
     Parameters
     ----------
     kind
-        ``full``, ``sliding`` or ``mla``.
+        ``full``, ``sliding``, ``mla`` or ``regions``.
     block_tokens
-        Tokens in one block of this group.
+        Tokens in one block of this group; 0 where it is a region instead.
     n_blocks
         Blocks that a pull of the prompt takes from this group.
     """
@@ -54,12 +58,15 @@ class KvLayout:
         Bytes of one descriptor: one block of one region.
     groups
         The groups, in order; their block ids are concatenated.
+    gap_bytes
+        Bytes that lie unused behind each descriptor.
     """
 
     n_tensors: int
     halves: int
     descriptor_bytes: int
     groups: tuple[Group, ...]
+    gap_bytes: int = 0
 
     @property
     def n_blocks(self) -> int:
@@ -75,6 +82,47 @@ class KvLayout:
     def n_bytes(self) -> int:
         """Bytes of a pull."""
         return self.n_descriptors * self.descriptor_bytes
+
+    @property
+    def n_pool_bytes(self) -> int:
+        """Bytes that a pull takes of a pool, gaps included."""
+        return self.n_descriptors * (self.descriptor_bytes + self.gap_bytes)
+
+
+def pull_layout(model: Model, engine: Engine, workload: Workload, prompt_tokens: int) -> KvLayout:
+    """Return the layout of one rank's pull as an engine and a workload ask for it.
+
+    Raises
+    ------
+    UserError
+        Where the sizes do not divide.
+    """
+    layout = kv_layout(
+        model,
+        tensor_parallel_size=engine.tensor_parallel_size,
+        block_tokens=workload.block_tokens,
+        prompt_tokens=prompt_tokens,
+    )
+    return layout if engine.regions is None else in_regions(layout, engine.regions)
+
+
+def in_regions(layout: KvLayout, n_regions: int) -> KvLayout:
+    """Return the same bytes as contiguous regions of equal size in one allocation.
+
+    Raises
+    ------
+    UserError
+        Where the bytes do not divide into that many regions of whole words.
+    """
+    n_words = layout.n_bytes // _WORD_BYTES
+    if n_words % n_regions:
+        below = next(k for k in range(min(n_regions, n_words), 0, -1) if n_words % k == 0)
+        raise UserError(
+            f"engine.regions={n_regions} does not divide a pull of {layout.n_bytes} bytes into "
+            f"regions of whole {_WORD_BYTES}-byte words; the next smaller number is {below}"
+        )
+    size = layout.n_bytes // n_regions
+    return KvLayout(1, 1, size, (Group("regions", 0, n_regions),), _GAP_BYTES)
 
 
 def kv_layout(

@@ -104,7 +104,7 @@ def _available_bytes(facts: dict[str, Any], study: Study) -> float:
 
 def _largest_concurrency(study: Study, launch: Launch, available: float) -> int:
     longest = max(cell.prompt_tokens for cell in launch.cells)
-    per_pull = 2 * launch.arm.engine.rank_pairs * layout_of(study, launch, longest).n_bytes
+    per_pull = 2 * launch.arm.engine.rank_pairs * layout_of(study, launch, longest).n_pool_bytes
     return int(available // per_pull)
 
 

@@ -119,6 +119,7 @@ class Engine:
     rank_pairs: int = 1
     num_threads: int = 4
     block_order: str = "fresh"
+    regions: int | None = None
     progress_delay_us: int = 0
     poll_interval_us: int = 100
     nixl_version: str | None = None

@@ -215,7 +215,8 @@ def _rank_counts(evidence: Evidence, rank: int, file: str) -> Iterator[_Finding]
     on_road = [row for table, row in rows if table in right and _is_claimed(row, claim)]
     yield from _astray([(table, row) for table, row in rows if row not in on_road], right, rows)
     done = [p for pulls in evidence.pulls for p in pulls.pulls if p.rank == rank and p.is_done]
-    is_sgl = any(table.is_sgl for table in right)
+    # An emulated list is written piece by piece, and counted so.
+    is_sgl = any(row.description == "sgl" for row in on_road)
     needed = len(done) if is_sgl else sum(p.descriptors_moved or 0 for p in done)
     what = f"{needed} {'transfers' if is_sgl else 'descriptors'} moved"
     counted = sum(row.count or 0 for row in on_road)

@@ -13,7 +13,8 @@ from kvroad.checks import validate
 from kvroad.compose import check_command_line, compose, snakemake_overrides
 from kvroad.design import make_design
 from kvroad.errors import UserError
-from kvroad.study import arm_labels, resolved, study_slug, ucx_tls_of
+from kvroad.kv_layout import pull_layout
+from kvroad.study import arm_labels, resolved, study_slug, ucx_tls_of, variant_settings
 
 CONF = Path(__file__).parents[2] / "conf"
 GROUPS = sorted(path.name for path in CONF.iterdir() if path.is_dir())
@@ -111,6 +112,26 @@ class TestOptions:
         assert arms["shm+push"].engine.operation == "write"
         assert arms["shm+push_sgl"].engine.operation == "write"
         assert arms["shm+push_sgl"].environment["NIXL_UCX_SGL_ENABLE"] == "y"
+
+    def test_variants_of_regions_are_their_operation_with_as_many_regions(self):
+        names = [n for group, n in OPTIONS if group == "variant" and "regions" in n]
+        assert len(names) == 18
+        variants = compose([f"variant=[{','.join(names)},blocks,push,push_sgl]"], CONF).variants
+        for name in names:
+            operation, _, number = name.partition("regions")
+            plain = variants[operation.rstrip("_") or "blocks"]
+            assert variants[name].engine == {**plain.engine, "regions": int(number)}
+            assert variants[name].env == plain.env
+
+    def test_the_regions_study_holds_the_bytes_and_varies_their_pieces(self):
+        study = compose(["study=regions"], CONF)
+        layouts = [
+            pull_layout(study.model, *variant_settings(study, variant), prompt_tokens)
+            for variant in study.variants
+            for prompt_tokens in study.prompt_tokens
+        ]
+        assert len({layout.n_bytes for layout in layouts}) == len(study.prompt_tokens)
+        assert {layout.n_descriptors for layout in layouts} >= {1, 8, 64, 512, 4096, 16384}
 
 
 class TestOverrides:
@@ -214,7 +235,7 @@ KEYS = "(allowed: arms, baseline, claims, contrasts, engine, host, launches, mod
         ("host=b30", "unknown host 'b30'; did you mean 'b300'? (allowed: b300, local, ssh)"),
         ("host=[local]", "host: one option is taken, not a list (allowed: b300, local, ssh)"),
         ("host={name: x}", "host: {'name': 'x'} is not an option"),
-        ("study=smok", "unknown study 'smok'; did you mean 'smoke'? (allowed: loopback, roce_vs"),
+        ("study=smok", "unknown study 'smok'; did you mean 'smoke'? (allowed: "),
         ("variant=[b61]", "unknown variant 'b61'; did you mean 'b16'?"),
         ("model=gemma", "unknown model 'gemma'"),
         ("transport.roce.env.A=1", "unknown transport of this study 'roce' (allowed: shm, tcp)"),

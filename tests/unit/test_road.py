@@ -284,6 +284,24 @@ def test_scatter_gather_writes_count_transfers(raw):
     assert "counted 8 writes on the claimed road for 9 transfers" in judge_raw(folder).reason
 
 
+def test_scatter_gather_over_tcp_is_emulated_and_counts_descriptors():
+    outcome = judge_raw(SAMPLES / "raw" / "tcp_push_sgl")
+    assert (outcome.outcome, outcome.seen) == ("proven", "tcp")
+    assert outcome.reason.startswith("writes went by sgl software emulation over tcp/lo")
+    counts = next(w for w in outcome.witnesses if w.name == "use_counts")
+    assert counts.seen == "3527 counted for 3520 descriptors moved"
+
+
+def test_scatter_gather_over_shm_is_emulated_by_the_peer_and_refused():
+    outcome = judge_raw(SAMPLES / "raw" / "shm_push_sgl")
+    assert (outcome.outcome, outcome.seen, outcome.repeats) == (
+        "refused",
+        "cma (software emulation)",
+        True,
+    )
+    assert "the writes went by sgl software emulation over cma/memory" in outcome.reason
+
+
 # -- environment
 
 

@@ -260,6 +260,9 @@ def test_refuses_a_study_that_cannot_be_meant(change, message):
         ({"env": {"A": "\udcff"}}, r"engine.env.A: '\udcff' holds"),
         ({"env": {"UCX_TLS": "tcp"}}, "engine.env.UCX_TLS belongs to the transport"),
         ({"memory": "VRAM"}, "engine.memory: VRAM needs host.gpus"),
+        ({"regions": 0}, "engine.regions: 0 is too small"),
+        ({"regions": 7}, "variant blocks: engine.regions=7 does not divide a pull of"),
+        ({"regions": 8, "cells_per_launch": "all"}, "set engine.cells_per_launch=one"),
     ],
 )
 def test_refuses_an_engine(change, message):

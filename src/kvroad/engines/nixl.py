@@ -8,7 +8,7 @@ from typing import Any
 
 from kvroad.design import Cell, Launch
 from kvroad.errors import UserError
-from kvroad.kv_layout import KvLayout, kv_layout
+from kvroad.kv_layout import KvLayout, pull_layout
 from kvroad.plan import Claim, Command, File, Phase, Plan, PlannedCell, Process
 from kvroad.study import Study
 
@@ -19,18 +19,13 @@ _REPLAY = Path(__file__).parent / "replay"
 
 def layout_of(study: Study, launch: Launch, prompt_tokens: int) -> KvLayout:
     """Return the layout of one rank's pull in this launch."""
-    return kv_layout(
-        study.model,
-        tensor_parallel_size=launch.arm.engine.tensor_parallel_size,
-        block_tokens=launch.arm.workload.block_tokens,
-        prompt_tokens=prompt_tokens,
-    )
+    return pull_layout(study.model, launch.arm.engine, launch.arm.workload, prompt_tokens)
 
 
 def pool_bytes(study: Study, launch: Launch) -> int:
     """Return the bytes of all pools of a launch: both halves of every rank pair."""
     longest = max(cell.prompt_tokens for cell in launch.cells)
-    pull = layout_of(study, launch, longest).n_bytes
+    pull = layout_of(study, launch, longest).n_pool_bytes
     return 2 * launch.arm.engine.rank_pairs * launch.arm.workload.concurrency * pull
 
 
@@ -107,6 +102,7 @@ def _config(study: Study, launch: Launch, layouts: dict[str, KvLayout]) -> dict[
         "n_tensors": first.n_tensors,
         "halves": first.halves,
         "descriptor_bytes": first.descriptor_bytes,
+        "gap_bytes": first.gap_bytes,
         "pool_blocks": most_blocks * launch.arm.workload.concurrency,
         "prefill_gpus": prefill_gpus,
         "decode_gpus": decode_gpus,

@@ -38,6 +38,7 @@ class Half:
             config["halves"],
             config["descriptor_bytes"],
             config["seed"] * 1_000_003 + rank,
+            config["gap_bytes"],
         )
         self.agent = make_agent(self.name, config["num_threads"], config["progress_delay_us"])
         device = config[f"{role}_gpus"][rank] if config["memory"] == "VRAM" else 0
@@ -69,7 +70,7 @@ class Half:
                 "device": self.pool.device,
             }
         if op == "poison":
-            self.pool.poison()
+            self.pool.poison(np.array(request["blocks"], dtype=np.uint64))
             return {}
         if op == "matches":
             local = np.array(request["local"], dtype=np.uint64)
@@ -117,7 +118,8 @@ def post(half: Half, host: str, ports: list[int]) -> None:
             rows = poster.run(request)
             error = _check_all(half, peer, poster)
             for row in rows:
-                row["verified"] = row["verified"] and error is None
+                if error is not None:
+                    row["verified"] = False
                 rows_file.write(json.dumps(row) + "\n")
             rows_file.flush()
             half.send("phase_done", phase=request.phase, error=error)
@@ -132,11 +134,11 @@ def _poster(half: Half, peer: Client, first: Client, local_list: Any, remote_lis
     config = half.config
     is_read = config["operation"] == "read"
 
-    def before_pull() -> None:
+    def before_pull(local: Words, remote: Words) -> None:
         if is_read:
-            half.pool.poison()
+            half.pool.poison(local)
         else:
-            peer.ask("poison")
+            peer.ask("poison", blocks=remote.tolist())
 
     def after_pull(local: Words, remote: Words) -> bool:
         return _matches(half, peer, local, remote, every_word=False)
@@ -180,9 +182,9 @@ def _matches(half: Half, peer: Client, local: Words, remote: Words, *, every_wor
 
 
 def _check_all(half: Half, peer: Client, poster: Poster) -> str | None:
-    """Compare every word of what the chosen slots hold at the end of a phase."""
-    local = np.concatenate([pair[0] for pair in poster.finished])
-    remote = np.concatenate([pair[1] for pair in poster.finished])
+    """Compare every word of one pull of the phase, chosen by the seed."""
+    assert poster.finished is not None
+    local, remote = poster.finished
     if _matches(half, peer, local, remote, every_word=True):
         return None
     return "the bytes that arrived are not those that prefill wrote"

@@ -2,13 +2,13 @@
 
 Memory of tensor t: block 0 keys, block 0 values, block 1 keys, ... With two halves the
 stride of a region is twice its descriptor, so that NIXL cannot merge neighbours, as in
-vLLM 0.23's blocks-first layout.
+vLLM 0.23's blocks-first layout. With one half a gap behind each descriptor does the same.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,6 +18,10 @@ __all__ = ["CudaError", "Pool", "PoolShape", "make_pool"]
 Words = np.ndarray[Any, np.dtype[np.uint64]]
 WORD_BYTES = 8
 POISON = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
+# Large regions are spoiled and compared at every so many bytes, as often as blocks are.
+_PROBE_BYTES = 131_072
+# The pattern is written in pieces, so that it takes little memory beside the pool.
+_PIECE_BYTES = 1 << 26
 
 
 class CudaError(Exception):
@@ -31,24 +35,37 @@ class PoolShape:
     ----------
     salt
         Added to every word of the pattern, so that two launches never share content.
+    gap_bytes
+        Unused bytes behind each descriptor.
     """
 
     def __init__(
-        self, n_tensors: int, n_blocks: int, halves: int, descriptor_bytes: int, salt: int
+        self,
+        n_tensors: int,
+        n_blocks: int,
+        halves: int,
+        descriptor_bytes: int,
+        salt: int,
+        gap_bytes: int = 0,
     ) -> None:
-        if descriptor_bytes % WORD_BYTES:
-            raise ValueError(f"descriptor of {descriptor_bytes} bytes is no multiple of 8")
+        if descriptor_bytes % WORD_BYTES or gap_bytes % WORD_BYTES:
+            sizes = f"{descriptor_bytes} bytes and a gap of {gap_bytes}"
+            raise ValueError(f"descriptor of {sizes}: both must be multiples of 8")
         self.n_tensors = n_tensors
         self.n_blocks = n_blocks
         self.halves = halves
         self.descriptor_bytes = descriptor_bytes
+        self.stride_bytes = descriptor_bytes + gap_bytes
         self.words = descriptor_bytes // WORD_BYTES
+        self.stride_words = self.stride_bytes // WORD_BYTES
         self.salt = salt
+        places = np.arange(0, self.words, _PROBE_BYTES // WORD_BYTES)
+        self.probes = np.union1d(places, [self.words - 1]).astype(np.uint64)
 
     @property
     def tensor_bytes(self) -> int:
         """Bytes of one tensor."""
-        return self.n_blocks * self.halves * self.descriptor_bytes
+        return self.n_blocks * self.halves * self.stride_bytes
 
     def first_word(self, tensor: int, blocks: Words) -> Words:
         """Return the pattern's first word per block and half, shape (blocks, halves)."""
@@ -61,10 +78,10 @@ class PoolShape:
 
         Region ``tensor * halves + half`` holds the descriptors of all blocks of that half.
         """
-        stride = self.halves * self.descriptor_bytes
+        stride = self.halves * self.stride_bytes
         blocks = np.arange(self.n_blocks, dtype=np.uint64) * np.uint64(stride)
         rows = [
-            np.uint64(base + half * self.descriptor_bytes) + blocks
+            np.uint64(base + half * self.stride_bytes) + blocks
             for base in bases
             for half in range(self.halves)
         ]
@@ -77,6 +94,15 @@ class PoolShape:
         """Return the descriptor indices of a pull's blocks, region by region."""
         regions = np.arange(self.n_tensors * self.halves, dtype=np.int64)[:, None]
         return (regions * self.n_blocks + blocks.astype(np.int64)).ravel().astype(np.int32)
+
+    def pieces(self, tensor: int) -> Iterator[tuple[slice, Words]]:
+        """Yield runs of blocks with their pattern, shape (blocks, halves, words)."""
+        words = np.arange(self.words, dtype=np.uint64)
+        step = max(1, _PIECE_BYTES // (self.halves * self.descriptor_bytes))
+        for start in range(0, self.n_blocks, step):
+            run = slice(start, min(start + step, self.n_blocks))
+            blocks = np.arange(run.start, run.stop, dtype=np.uint64)
+            yield run, self.first_word(tensor, blocks)[..., None] + words
 
 
 class Pool(Protocol):
@@ -93,41 +119,37 @@ class Pool(Protocol):
     def fill_pattern(self) -> None:
         """Write the pattern everywhere."""
 
-    def poison(self) -> None:
-        """Spoil the first and last word of every descriptor."""
+    def poison(self, blocks: Words) -> None:
+        """Spoil the probed words of the blocks' descriptors, first and last among them."""
 
     def matches(self, local: Words, remote: Words, *, every_word: bool) -> bool:
         """Whether blocks ``local`` hold what the pattern has at blocks ``remote``."""
 
 
 class _Checks:
-    """Pattern and comparison over ``edges`` and ``tensor`` of the subclass."""
+    """Comparison with the pattern, over ``probed`` and ``read_block`` of the subclass."""
 
     shape: PoolShape
 
-    def edges(self, tensor: int) -> Words:
-        """Return the first and last word of every descriptor, shape (blocks, halves, 2)."""
+    def probed(self, tensor: int, blocks: Words) -> Words:
+        """Return the probed words of blocks, shape (blocks, halves, probes)."""
         raise NotImplementedError
 
-    def read_tensor(self, tensor: int) -> Words:
-        """Return one tensor's words, shape (blocks, halves, words)."""
+    def read_block(self, tensor: int, block: int) -> Words:
+        """Return one block's words, shape (halves, words)."""
         raise NotImplementedError
 
     def matches(self, local: Words, remote: Words, *, every_word: bool) -> bool:
         shape = self.shape
+        words = np.arange(shape.words, dtype=np.uint64)
         for tensor in range(shape.n_tensors):
-            first = shape.first_word(tensor, remote)
-            if every_word:
-                held = self.read_tensor(tensor)
-                words = np.arange(shape.words, dtype=np.uint64)
-                for i, block in enumerate(local):
-                    for half in range(shape.halves):
-                        if not np.array_equal(held[block, half], first[i, half] + words):
-                            return False
-                continue
-            edges = self.edges(tensor)[local]
-            last = first + np.uint64(shape.words - 1)
-            if not (np.array_equal(edges[..., 0], first) and np.array_equal(edges[..., 1], last)):
+            first = shape.first_word(tensor, remote)[..., None]
+            if not np.array_equal(self.probed(tensor, local), first + shape.probes):
+                return False
+            if every_word and not all(
+                np.array_equal(self.read_block(tensor, int(block)), first[i] + words)
+                for i, block in enumerate(local)
+            ):
                 return False
         return True
 
@@ -138,7 +160,7 @@ class _HostPool(_Checks):
 
     def __init__(self, shape: PoolShape) -> None:
         self.shape = shape
-        dims = (shape.n_blocks, shape.halves, shape.words)
+        dims = (shape.n_blocks, shape.halves, shape.stride_words)
         # Touched once here: page faults of the first pull would count as its time.
         self._tensors = [np.full(dims, POISON, dtype=np.uint64) for _ in range(shape.n_tensors)]
         self.bases = [int(t.ctypes.data) for t in self._tensors]
@@ -147,22 +169,21 @@ class _HostPool(_Checks):
         return
 
     def fill_pattern(self) -> None:
-        shape = self.shape
-        n_words = shape.n_blocks * shape.halves * shape.words
         for i, tensor in enumerate(self._tensors):
-            start = i * n_words + shape.salt
-            tensor.reshape(-1)[:] = np.arange(start, start + n_words, dtype=np.uint64)
+            for run, pattern in self.shape.pieces(i):
+                tensor[run, :, : self.shape.words] = pattern
 
-    def poison(self) -> None:
+    def poison(self, blocks: Words) -> None:
+        halves = np.arange(self.shape.halves, dtype=np.uint64)
         for tensor in self._tensors:
-            tensor[:, :, 0] = POISON
-            tensor[:, :, -1] = POISON
+            tensor[np.ix_(blocks, halves, self.shape.probes)] = POISON
 
-    def edges(self, tensor: int) -> Words:
-        return self._tensors[tensor][:, :, [0, -1]]
+    def probed(self, tensor: int, blocks: Words) -> Words:
+        halves = np.arange(self.shape.halves, dtype=np.uint64)
+        return self._tensors[tensor][np.ix_(blocks, halves, self.shape.probes)]
 
-    def read_tensor(self, tensor: int) -> Words:
-        return self._tensors[tensor]
+    def read_block(self, tensor: int, block: int) -> Words:
+        return self._tensors[tensor][block, :, : self.shape.words]
 
 
 class _Copy2D(ctypes.Structure):
@@ -229,52 +250,69 @@ class _CudaPool(_Checks):
         return int(address.value)
 
     def fill_pattern(self) -> None:
-        n_words = self.shape.tensor_bytes // WORD_BYTES
+        shape = self.shape
+        block_bytes = shape.halves * shape.stride_bytes
         for i, base in enumerate(self.bases):
-            start = i * n_words + self.shape.salt
-            words = np.arange(start, start + n_words, dtype=np.uint64)
-            source = ctypes.c_void_p(words.ctypes.data)
-            self._call(
-                "cuMemcpyHtoD_v2", ctypes.c_uint64(base), source, ctypes.c_size_t(words.nbytes)
-            )
+            for run, pattern in shape.pieces(i):
+                dims = (*pattern.shape[:2], shape.stride_words)
+                words = np.full(dims, POISON, dtype=np.uint64)
+                words[:, :, : shape.words] = pattern
+                target = ctypes.c_uint64(base + run.start * block_bytes)
+                source = ctypes.c_void_p(words.ctypes.data)
+                self._call("cuMemcpyHtoD_v2", target, source, ctypes.c_size_t(words.nbytes))
         self._call("cuCtxSynchronize")
 
-    def poison(self) -> None:
-        rows = self.shape.n_blocks * self.shape.halves
-        words = np.full(rows, POISON, dtype=np.uint64)
+    def poison(self, blocks: Words) -> None:
         for base in self.bases:
-            for offset in (0, self.shape.descriptor_bytes - WORD_BYTES):
-                self._copy_column(words, base + offset, to_device=True)
+            for run in _runs(blocks):
+                words = np.full(run.size * self.shape.halves, POISON, dtype=np.uint64)
+                for probe in self.shape.probes:
+                    self._copy_column(words, self._address(base, run, probe), to_device=True)
         self._call("cuCtxSynchronize")
 
-    def edges(self, tensor: int) -> Words:
-        shape = self.shape
-        out = np.empty((2, shape.n_blocks * shape.halves), dtype=np.uint64)
-        for i, offset in enumerate((0, shape.descriptor_bytes - WORD_BYTES)):
-            self._copy_column(out[i], self.bases[tensor] + offset, to_device=False)
-        return out.T.reshape(shape.n_blocks, shape.halves, 2)
+    def _address(self, base: int, run: Words, probe: np.uint64) -> int:
+        block_bytes = self.shape.halves * self.shape.stride_bytes
+        return base + int(run[0]) * block_bytes + int(probe) * WORD_BYTES
 
-    def read_tensor(self, tensor: int) -> Words:
+    def probed(self, tensor: int, blocks: Words) -> Words:
         shape = self.shape
-        out = np.empty((shape.n_blocks, shape.halves, shape.words), dtype=np.uint64)
+        out = np.empty((shape.probes.size, blocks.size * shape.halves), dtype=np.uint64)
+        start = 0
+        for run in _runs(blocks):
+            stop = start + run.size * shape.halves
+            for row, probe in zip(out, shape.probes):
+                address = self._address(self.bases[tensor], run, probe)
+                self._copy_column(row[start:stop], address, to_device=False)
+            start = stop
+        return out.T.reshape(blocks.size, shape.halves, shape.probes.size)
+
+    def read_block(self, tensor: int, block: int) -> Words:
+        shape = self.shape
+        out = np.empty((shape.halves, shape.stride_words), dtype=np.uint64)
+        source = ctypes.c_uint64(self.bases[tensor] + block * out.nbytes)
         target = ctypes.c_void_p(out.ctypes.data)
-        base = ctypes.c_uint64(self.bases[tensor])
-        self._call("cuMemcpyDtoH_v2", target, base, ctypes.c_size_t(out.nbytes))
-        return out
+        self._call("cuMemcpyDtoH_v2", target, source, ctypes.c_size_t(out.nbytes))
+        return out[:, : shape.words]
 
     def _copy_column(self, words: Words, address: int, *, to_device: bool) -> None:
-        """Copy one word per descriptor between host and device."""
+        """Copy one word per descriptor between host and device; ``words`` is contiguous."""
         host = {"host": words.ctypes.data, "pitch": WORD_BYTES}
         copy = _Copy2D(width=WORD_BYTES, height=words.size)
         if to_device:
             copy.src_type, copy.src_host, copy.src_pitch = _HOST, host["host"], host["pitch"]
             copy.dst_type, copy.dst_device = _DEVICE, address
-            copy.dst_pitch = self.shape.descriptor_bytes
+            copy.dst_pitch = self.shape.stride_bytes
         else:
             copy.src_type, copy.src_device = _DEVICE, address
-            copy.src_pitch = self.shape.descriptor_bytes
+            copy.src_pitch = self.shape.stride_bytes
             copy.dst_type, copy.dst_host, copy.dst_pitch = _HOST, host["host"], host["pitch"]
         self._call("cuMemcpy2D_v2", ctypes.byref(copy))
+
+
+def _runs(blocks: Words) -> list[Words]:
+    """Cut block ids where they do not follow each other; a run is one strided copy."""
+    cuts = np.flatnonzero(np.diff(blocks.astype(np.int64)) != 1) + 1
+    return np.split(blocks, cuts)
 
 
 def make_pool(shape: PoolShape, memory: str, device: int) -> Pool:
