@@ -25,6 +25,7 @@ from rig import (
 
 _READY_S = 400.0
 _CLEAN_STOP_S = 120.0
+_UNASKED_STOP_S = 20.0
 _TERM_S = 20.0
 # RoCE is up when the port of the software NIC says so.
 _CHECK = "cat /sys/class/infiniband/rxe0/ports/1/state && ulimit -l"
@@ -61,10 +62,14 @@ def stop(rig: Rig) -> None:
         print("not running")
         return
     started = time.monotonic()
-    with contextlib.suppress(RigError):
+    try:
         _ssh(rig, "root", "systemctl poweroff", 30.0)
+        wait_s = _CLEAN_STOP_S
+    except RigError:
+        # Its own going down may cut the connection; so may a guest that never came up.
+        wait_s = _UNASKED_STOP_S
     how = "cleanly"
-    if not _is_gone(rig, _CLEAN_STOP_S):
+    if not _is_gone(rig, wait_s):
         how = _end(rig, pid)
     rig.guest.unlink(missing_ok=True)
     print(f"stopped {how} after {time.monotonic() - started:.0f} s")
@@ -76,8 +81,9 @@ def running_pid(rig: Rig) -> int | None:
     The start time tells it from a later process with the same id.
     """
     state = read_json(rig.guest)
-    is_ours = "pid" in state and _start_ticks(state["pid"]) == state["start_ticks"]
-    return int(state["pid"]) if is_ours else None
+    if state.get("start_ticks") is None:
+        return None
+    return int(state["pid"]) if _start_ticks(state["pid"]) == state["start_ticks"] else None
 
 
 def _start(rig: Rig, port: int, memory_mib: int) -> None:
