@@ -73,7 +73,17 @@ def is_built(rig: Rig) -> bool:
 
 def _make_key(rig: Rig, log: Path) -> None:
     if not rig.key.exists():
-        words = ["-q", "-t", "ed25519", "-N", "", "-C", "kvroad soft-roce rig", "-f", rig.key]
+        words: list[str | Path] = [
+            "-q",
+            "-t",
+            "ed25519",
+            "-N",
+            "",
+            "-C",
+            "kvroad soft-roce rig",
+            "-f",
+            rig.key,
+        ]
         run(["ssh-keygen", *words], "ssh-keygen", log, 60.0)
 
 
@@ -107,7 +117,7 @@ def _debootstrap(rig: Rig, root: Path, mirror: str, log: Path) -> None:
         shutil.rmtree(partial)
     include = ",".join(recipe.INCLUDE)
     words = ["--arch=amd64", "--variant=minbase", f"--cache-dir={packages}", f"--include={include}"]
-    argv = ["debootstrap", *words, recipe.SUITE, partial, mirror]
+    argv: list[str | Path] = ["debootstrap", *words, recipe.SUITE, partial, mirror]
     run(argv, f"debootstrap of {recipe.SUITE} from {mirror}", log, _DEBOOTSTRAP_S)
     partial.rename(root)
 
@@ -152,7 +162,17 @@ def _make_image(rig: Rig, root: Path, log: Path) -> None:
     shutil.copy(root / "etc" / "ssh" / "ssh_host_ed25519_key.pub", rig.host_key)
     partial = rig.image.with_suffix(".partial")
     partial.unlink(missing_ok=True)
-    words = ["-q", "-t", "ext4", "-L", "root", "-d", root, partial, recipe.IMAGE_SIZE]
+    words: list[str | Path] = [
+        "-q",
+        "-t",
+        "ext4",
+        "-L",
+        "root",
+        "-d",
+        root,
+        partial,
+        recipe.IMAGE_SIZE,
+    ]
     run(["mke2fs", *words], "mke2fs", log, _STEP_S)
     partial.replace(rig.image)
 
