@@ -39,6 +39,10 @@ class Diagnosis:
         return f"{self.cause} ({self.where}); {self.fix}"
 
 
+_LOAD_DRIVERS = "let the process load the system's libibverbs and its providers"
+_DEVICES = re.compile(r"network devices? (.*?) (?:is|are) not available")
+_DRIVER = re.compile(r"couldn't load driver '(?P<driver>lib(?P<stem>[a-z]+\d*)[^']*)'")
+
 # The first that fits is the one that is told: what stopped everything comes first.
 CAUSES = (
     Cause(
@@ -67,7 +71,7 @@ CAUSES = (
     Cause(
         re.compile(r"couldn't load driver '(?P<driver>[^']+)'"),
         "libibverbs has no driver {driver}, so that its devices stay unseen",
-        "let the process load the system's libibverbs and its providers",
+        _LOAD_DRIVERS,
     ),
     Cause(
         re.compile(r"Please set max locked memory \(ulimit -l\)"),
@@ -95,13 +99,31 @@ CAUSES = (
 def diagnose_complaints(logs: Iterable[UcxLog]) -> list[Diagnosis]:
     """Return the known causes among the logs' complaints, each once, gravest first."""
     complaints = [complaint for log in logs for complaint in log.complaints]
-    found = []
+    found = _lost_devices(complaints)
     for cause in CAUSES:
         for complaint in complaints:
             if match := cause.pattern.search(complaint.message):
                 found.append(_diagnosis(cause, match, complaint))
                 break
     return found
+
+
+def _lost_devices(complaints: list[Complaint]) -> list[Diagnosis]:
+    """Say which asked device is unseen for want of its driver.
+
+    libibverbs complains of every driver that it lacks, and most have no device here. Kernel
+    names of devices begin with the driver's: ``rxe0`` and ``librxe-rdmav34.so``.
+    """
+    asked = [name for c in complaints for name in _DEVICES.findall(c.message)]
+    names = {name for text in asked for name in re.findall(r"'([^']+)'", text)}
+    for complaint in complaints:
+        driver = _DRIVER.search(complaint.message)
+        lost = sorted(name for name in names if driver and name.startswith(driver["stem"]))
+        if driver and lost:
+            cause = f"libibverbs has no driver {driver['driver']}, so that {lost[0]} stays unseen"
+            quote = redact_text(complaint.text)
+            return [Diagnosis(redact_text(cause), _LOAD_DRIVERS, complaint.where, quote)]
+    return []
 
 
 def _diagnosis(cause: Cause, match: re.Match[str], complaint: Complaint) -> Diagnosis:

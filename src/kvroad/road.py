@@ -12,9 +12,9 @@ from kvroad.evidence.redact import redact_text
 from kvroad.evidence.ucx_records import Complaint
 from kvroad.plan import Claim
 from kvroad.raw_folder import Evidence, read_raw
-from kvroad.witnesses import Witness, is_on_road, road_tables, seen_road, witnesses_of
+from kvroad.witnesses import Witness, is_on_road, road_tables, witnesses_of
 
-__all__ = ["Outcome", "judge", "judge_raw"]
+__all__ = ["Outcome", "judge", "judge_raw", "seen_road"]
 
 PROVEN, REFUSED, FAILED = "proven", "refused", "failed"
 # What a launch of the same arm would meet again; counts, counters and crashes may differ.
@@ -26,6 +26,7 @@ _ORDER = (
     "telemetry",
     "use_counts",
     "nic_bytes",
+    "nic_packets",
     "nvlink_bytes",
     "interface_bytes",
 )
@@ -182,7 +183,7 @@ def _culprit(evidence: Evidence) -> str:
 
 def _refusal(evidence: Evidence, witnesses: tuple[Witness, ...]) -> Outcome | None:
     by_name = {w.name: w for w in witnesses}
-    faults = [by_name[n] for n in _ORDER if by_name[n].status == "contradicts"]
+    faults = [by_name[n] for n in _ORDER if n in by_name and by_name[n].status == "contradicts"]
     faults += [by_name[n] for n in _MANDATORY if by_name[n].status == "unavailable"]
     is_stopped = evidence.ended().get("status") == "stopped"
     if is_stopped:
@@ -201,8 +202,8 @@ def _has_lost_transfer(evidence: Evidence) -> bool:
 
 
 def _sentence(witness: Witness) -> str:
-    if witness.name.endswith("_bytes"):
-        kind = witness.name.removesuffix("_bytes")
+    kind, _, unit = witness.name.rpartition("_")
+    if unit in ("bytes", "packets"):
         return f"{kind} counters saw {witness.seen}, expected {witness.expected} ({witness.where})"
     return f"{witness.seen} ({witness.where})"
 
@@ -249,7 +250,7 @@ def _stopped(evidence: Evidence, witnesses: tuple[Witness, ...]) -> Outcome | No
         return None
     checks = [e for e in evidence.events if e.get("event") == "check" and e.get("ok") is False]
     first = checks[0] if checks else {}
-    kind = str(first.get("kind", "the agent")).removesuffix("_bytes")
+    kind = str(first.get("kind", "the agent")).rpartition("_")[0]
     what = f"{kind} counters saw {first.get('seen')}, expected {first.get('expected')}"
     reason = f"{_claimed(evidence.claim)} after warm-up {what if first else ended.get('reason')}"
     where = str(first.get("where", "events.jsonl"))
@@ -267,3 +268,22 @@ def _proof(evidence: Evidence, witnesses: tuple[Witness, ...]) -> Outcome:
     deed = "reads" if claim.operation == "read" else "writes"
     reason = f"{deed} went by {table.seen}; {names} agree"
     return _outcome(evidence, witnesses, PROVEN, reason, table.where, table.quote)
+
+
+def seen_road(evidence: Evidence) -> str:
+    """Name the road that UCX's tables show, ``unknown`` where they show none.
+
+    Rows with a use count tell; without counts the row that holds the descriptor size.
+    """
+    claim = evidence.claim
+    names: dict[str, None] = {}
+    for file in evidence.initiators:
+        tables = road_tables(evidence.logs.get(file), claim)
+        rows = [row for table in tables for row in table.rows if row.count]
+        if not rows:
+            rows = [r for r in (t.row_for(claim.descriptor_bytes) for t in tables) if r]
+        for row in rows:
+            is_plain = not row.is_emulation or row.transports == ("tcp",)
+            suffix = "" if is_plain else " (software emulation)"
+            names.update(dict.fromkeys(t + suffix for t in row.transports))
+    return "+".join(names) or "unknown"

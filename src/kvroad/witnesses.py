@@ -13,6 +13,7 @@ from kvroad.evidence.counters import (
     phase_edges,
     watched,
     weigh,
+    weigh_packets,
 )
 from kvroad.evidence.nixl import Pull
 from kvroad.evidence.redact import redact_text
@@ -27,7 +28,6 @@ __all__ = [
     "is_on_road",
     "protocol_table",
     "road_tables",
-    "seen_road",
     "telemetry",
     "use_counts",
     "witnesses_of",
@@ -284,8 +284,11 @@ def _deviations(pull: Pull) -> Iterator[_Finding]:
         yield _Finding(CONTRADICTS, seen, pull.where)
 
 
-def byte_counter(kind: str, evidence: Evidence) -> Witness:
-    """Hold one kind of byte counter, summed over the phases, against the bytes moved."""
+def byte_counter(kind: str, evidence: Evidence) -> tuple[Witness, ...]:
+    """Hold one kind of byte counter, summed over the phases, against the bytes moved.
+
+    Ports that count packets and no bytes bear a second witness, ``nic_packets``.
+    """
     claim = evidence.claim
     name = f"{kind}_bytes"
     pairs = phase_edges(evidence.edges, evidence.cell)
@@ -296,29 +299,49 @@ def byte_counter(kind: str, evidence: Evidence) -> Witness:
     lost = [f"{phase} of {cell}" for cell, phase in payload if (cell, phase) not in pairs]
     if lost or not payload:
         seen = f"no counters at both edges of {lost[0] if lost else 'any phase'}"
-        return Witness(name, UNAVAILABLE, "", seen, "counters.jsonl")
+        return (Witness(name, UNAVAILABLE, "", seen, "counters.jsonl"),)
     flow = add_flows([flow_between(kind, *pairs[key], watched(claim, kind)) for key in payload])
     total = sum(payload.values())
-    check = weigh(flow, total, kind in claim.counters, claim)
-    status = {True: AGREES, False: CONTRADICTS, None: UNAVAILABLE}[check.ok]
-    where = f"counters.jsonl {check.where}"
-    wrong = _wrong_link_layer(flow, total, claim) if kind == "nic" else ""
-    if wrong and status == AGREES:
-        return Witness(name, CONTRADICTS, f"link layer {claim.link_layer}", wrong, where)
-    return Witness(name, status, check.expected, check.seen, where)
+    asked = (flow, total, kind in claim.counters, claim)
+    checks = [check for check in (weigh(*asked), weigh_packets(*asked)) if check is not None]
+    wrong = _wrong_link_layer(flow, total, evidence) if kind == "nic" else ""
+    witnesses = []
+    for check in checks:
+        status = {True: AGREES, False: CONTRADICTS, None: UNAVAILABLE}[check.ok]
+        where = f"counters.jsonl {check.where}"
+        if wrong and status != CONTRADICTS:
+            expected = f"link layer {claim.link_layer}"
+            witnesses.append(Witness(check.kind, CONTRADICTS, expected, wrong, where))
+        else:
+            witnesses.append(Witness(check.kind, status, check.expected, check.seen, where))
+    return tuple(witnesses)
 
 
-def _wrong_link_layer(flow: Flow, payload_bytes: int, claim: Claim) -> str:
-    """Name a port that carried payload and is not of the claimed link layer, else ``""``."""
+def _wrong_link_layer(flow: Flow, payload_bytes: int, evidence: Evidence) -> str:
+    """Name a port that carried payload and is not of the claimed link layer, else ``""``.
+
+    Counters say which ports carried; those without bytes are the ones that UCX's rows name.
+    """
+    claim = evidence.claim
     if claim.link_layer is None or "nic" not in claim.counters:
         return ""
+    named = {device.replace(":", "/") for device in _devices(evidence)}
     for port, layer in flow.link_layers.items():
-        carried = flow.received_bytes is None or (
-            flow.devices.get(port, 0) > claim.not_carried_at_most * payload_bytes
+        carried = port in named or (
+            flow.received_bytes is not None
+            and flow.devices.get(port, 0) > claim.not_carried_at_most * payload_bytes
         )
         if carried and layer.lower() != claim.link_layer.lower():
             return f"port {port} has link layer {layer}"
     return ""
+
+
+def _devices(evidence: Evidence) -> Iterator[str]:
+    """Yield the devices of the claimed rows."""
+    for file in evidence.initiators:
+        for table in road_tables(evidence.logs.get(file), evidence.claim):
+            rows = (row for row in table.rows if _is_claimed(row, evidence.claim))
+            yield from (share.device for row in rows for share in row.shares)
 
 
 def witnesses_of(evidence: Evidence) -> tuple[Witness, ...]:
@@ -327,25 +350,6 @@ def witnesses_of(evidence: Evidence) -> tuple[Witness, ...]:
         environment(evidence),
         protocol_table(evidence),
         use_counts(evidence),
-        *(byte_counter(kind, evidence) for kind in KINDS),
+        *(witness for kind in KINDS for witness in byte_counter(kind, evidence)),
         telemetry(evidence),
     )
-
-
-def seen_road(evidence: Evidence) -> str:
-    """Name the road that UCX's tables show, ``unknown`` where they show none.
-
-    Rows with a use count tell; without counts the row that holds the descriptor size.
-    """
-    claim = evidence.claim
-    names: dict[str, None] = {}
-    for file in evidence.initiators:
-        tables = road_tables(evidence.logs.get(file), claim)
-        rows = [row for table in tables for row in table.rows if row.count]
-        if not rows:
-            rows = [r for r in (t.row_for(claim.descriptor_bytes) for t in tables) if r]
-        for row in rows:
-            is_plain = not row.is_emulation or row.transports == ("tcp",)
-            suffix = "" if is_plain else " (software emulation)"
-            names.update(dict.fromkeys(t + suffix for t in row.transports))
-    return "+".join(names) or "unknown"

@@ -210,7 +210,8 @@ def test_a_killed_agent_is_cleaned_up_after_by_the_next(agent: Agent) -> None:
     wait_for(process, "phase_start")
     os.kill(process.pid, signal.SIGKILL)
     process.communicate()
-    assert len(agent.left(plan)) == 2
+    # The engine may die of its broken pipe; its child in another session does not.
+    assert agent.left(plan)
     argv = [sys.executable, str(agent.path), "--work-dir", str(agent.work), "reap"]
     done = subprocess.run(argv, capture_output=True, text=True, check=True)
     assert json.loads(done.stdout)["left"] == []

@@ -19,6 +19,7 @@ from kvroad.study import arm_labels, resolved, study_slug, ucx_tls_of, variant_s
 CONF = Path(__file__).parents[2] / "conf"
 GROUPS = sorted(path.name for path in CONF.iterdir() if path.is_dir())
 OPTIONS = [(path.parent.name, path.stem) for path in sorted(CONF.glob("*/*.yaml"))]
+HOSTS = ", ".join(name for group, name in OPTIONS if group == "host")
 # What an option cannot know by itself.
 NEEDED = {("host", "ssh"): ["host.address=127.0.0.1"]}
 
@@ -232,8 +233,14 @@ KEYS = "(allowed: arms, baseline, claims, contrasts, engine, host, launches, mod
         ),
         ("engine.env.A=x,y", 'several values need quotes: engine.env.A="x,y"'),
         ("transport.tcp.ucx_tls=[^cma]", "token recognition error at: '^'; a value with other"),
-        ("host=b30", "unknown host 'b30'; did you mean 'b300'? (allowed: b300, local, ssh)"),
-        ("host=[local]", "host: one option is taken, not a list (allowed: b300, local, ssh)"),
+        (
+            "host=b30",
+            f"unknown host 'b30'; did you mean 'b300'? (allowed: {HOSTS})",
+        ),
+        (
+            "host=[local]",
+            f"host: one option is taken, not a list (allowed: {HOSTS})",
+        ),
         ("host={name: x}", "host: {'name': 'x'} is not an option"),
         ("study=smok", "unknown study 'smok'; did you mean 'smoke'? (allowed: "),
         ("variant=[b61]", "unknown variant 'b61'; did you mean 'b16'?"),
@@ -341,7 +348,7 @@ class TestFiles:
             (
                 "name: mine\nprompt_tokens: [1]\nhost: ssh\n",
                 "host: 'ssh' is not a mapping; a file chooses options by "
-                "'- override /GROUP: OPTION' under defaults (allowed: b300, local, ssh)",
+                f"'- override /GROUP: OPTION' under defaults (allowed: {HOSTS})",
             ),
             ("name: mine\nprompt_tokens: [1]\nbaseline: tcpp\n", "'tcpp' is not allowed; did you"),
             ("name: mine\nprompt_tokens: [1]\nengine:\n  memory: ram\n", "engine.memory: 'ram' is"),

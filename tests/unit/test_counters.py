@@ -12,6 +12,7 @@ from kvroad.evidence.counters import (
     parse_nvlink,
     phase_edges,
     weigh,
+    weigh_packets,
     word_byte_hint,
 )
 from kvroad.plan import Claim
@@ -166,13 +167,44 @@ def test_a_port_at_four_times_the_payload_proves_nothing():
 
 
 @pytest.mark.parametrize(
-    ("packets", "must_carry", "ok"),
-    [(GB // 1024, True, True), (0, True, False), (0, False, True), (GB // 1024, False, None)],
+    ("packets", "must_carry", "ok", "expected"),
+    [
+        (GB // 1024, True, True, "at least 231934 packets"),
+        (231_934, True, True, "at least 231934 packets"),
+        (231_933, True, False, "at least 231934 packets"),
+        (0, True, False, "at least 231934 packets"),
+        (0, False, True, "at most 12695 packets"),
+        (GB // 1024, False, None, "at most 12695 packets"),
+    ],
 )
-def test_a_port_that_counts_packets_only_is_a_weaker_witness(packets, must_carry, ok):
+def test_a_port_that_counts_packets_only_is_a_weaker_witness(packets, must_carry, ok, expected):
     flow = flow_between("nic", edge("a:start", 0, packets=5), edge("a:end", 1, packets=5 + packets))
     assert flow.received_bytes is None
-    assert weigh(flow, GB, must_carry, ROCE).ok is ok
+    assert weigh(flow, GB, must_carry, ROCE).ok is None
+    check = weigh_packets(flow, GB, must_carry, ROCE)
+    assert check is not None
+    assert (check.kind, check.ok, check.expected) == ("nic_packets", ok, expected)
+    assert (check.seen, check.where) == (f"{packets} packets", "rdma/mlx5_0/1 rcvd_pkts")
+
+
+def test_packets_are_no_witness_beside_bytes_and_none_where_they_are_not_counted():
+    both = [edge(name, 0, words=9, packets=9) for name in ("a:start", "a:end")]
+    neither = [edge(name, 0) for name in ("a:start", "a:end")]
+    assert weigh_packets(flow_between("nic", *both), GB, True, ROCE) is None
+    assert weigh_packets(flow_between("nic", *neither), GB, True, ROCE) is None
+
+
+def test_packets_tell_nothing_without_a_payload():
+    flow = flow_between("nic", edge("a:start", 0, packets=5), edge("a:end", 1, packets=6))
+    check = weigh_packets(flow, 0, must_carry=True, tolerances=ROCE)
+    assert check is not None
+    assert check.ok is None
+
+
+def test_early_check_goes_by_packets_where_there_are_no_bytes():
+    start, end = edge("w:start", 0, packets=0), edge("w:end", 1, packets=0)
+    checks = early_check(ROCE, start, end, GB)
+    assert [(c.kind, c.ok) for c in checks] == [("interface_bytes", True), ("nic_packets", False)]
 
 
 def test_no_payload_tells_nothing():

@@ -97,6 +97,30 @@ def test_lines_of_public_reports(line, cause):
     assert [f.cause for f in say(line)] == [cause]
 
 
+@pytest.mark.parametrize(
+    ("device", "drivers", "cause"),
+    [
+        ("'rxe0:1'", ["efa", "rxe"], "no driver librxe-rdmav34.so, so that rxe0:1 stays unseen"),
+        ("'lo9','mlx5_0:1'", ["mlx4", "mlx5"], "no driver libmlx5-rdmav34.so, so that mlx5_0:1"),
+        ("'mlx5_0:1'", ["mlx4"], "UCX has no 'rc_v' on this host"),
+    ],
+)
+def test_of_all_drivers_that_are_missing_the_one_of_the_asked_device_is_told(
+    device, drivers, cause
+):
+    missing = [
+        f"libibverbs: Warning: couldn't load driver 'lib{d}-rdmav34.so': x\n" for d in drivers
+    ]
+    found = say(
+        *missing,
+        f"[1.1] [h:1 :0]  ucp_context.c:1 UCX  WARN  network device {device} is not available, "
+        "please use one or more of: 'lo'(tcp)\n",
+        "[1.1] [h:1 :0]  ucp_context.c:1 UCX  WARN  transport 'rc_v' is not available, "
+        "please use one or more of: tcp\n",
+    )
+    assert cause in found[0].cause
+
+
 def test_clean_logs_have_no_cause():
     logs = [read("raw/shm_four_threads/decode-0.log"), read("serving/vllm023_tcp_decode.log")]
     assert diagnose_complaints(logs) == []

@@ -7,6 +7,7 @@ unavailable, with the reason, and never zero.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,6 +30,7 @@ __all__ = [
     "phase_edges",
     "watched",
     "weigh",
+    "weigh_packets",
     "word_byte_hint",
 ]
 
@@ -53,6 +55,7 @@ _LAYOUTS = {
     "nvlink": _Layout("nvlink", "rx_kib", "tx_kib", KIB),
 }
 KINDS = tuple(_LAYOUTS)
+_PACKETS = "rcvd_pkts"
 
 _GPU = re.compile(r"GPU (\d+):")
 _LINK = re.compile(r"Link (\d+): *(.*)")
@@ -179,7 +182,7 @@ def flow_between(
         reasons += [text for text in (why, why_tx) if text]
         received[name] = (rx or 0) * layout.unit_bytes
         sent += (tx or 0) * layout.unit_bytes
-    packets = [_delta(n, "rcvd_pkts", before[n], after.get(n) or {})[0] for n in chosen]
+    packets = [_delta(n, _PACKETS, before[n], after.get(n) or {})[0] for n in chosen]
     counted = [p for p in packets if p is not None]
     return Flow(
         kind,
@@ -256,8 +259,7 @@ def weigh(flow: Flow, payload_bytes: int, must_carry: bool, tolerances: Toleranc
     most += tolerances.idle_bytes_per_s * flow.seconds
     expected = f"at least {least:.0f} bytes" if must_carry else f"at most {most:.0f} bytes"
     if flow.received_bytes is None:
-        ok, seen = _weigh_packets(flow, least if must_carry else most, must_carry)
-        return Check(name, ok, expected, seen, flow.where)
+        return Check(name, None, expected, flow.reason, flow.where)
     if not must_carry:
         moved = max(flow.received_bytes, flow.sent_bytes or 0)
         return Check(name, moved <= most, expected, _seen(moved, payload_bytes), flow.where)
@@ -273,13 +275,26 @@ def _seen(moved: int, payload_bytes: int) -> str:
     return f"{moved} bytes, {moved / payload_bytes:.3f} x the payload"
 
 
-def _weigh_packets(flow: Flow, bound: float, must_carry: bool) -> tuple[bool | None, str]:
-    if flow.packets is None:
-        return None, flow.reason
-    seen = f"{flow.packets} packets; {flow.reason}"
-    if must_carry:
-        return flow.packets * MAX_MTU_BYTES >= bound, seen
-    return (True if flow.packets * MAX_MTU_BYTES <= bound else None), seen
+def weigh_packets(
+    flow: Flow, payload_bytes: int, must_carry: bool, tolerances: Tolerances
+) -> Check | None:
+    """Hold the packets of ports without byte counters against the payload; None: no such ports.
+
+    A packet carries at most 4096 bytes: too few cannot have carried the payload, and few
+    enough cannot have carried what must not go there. Many small ones tell nothing there.
+    """
+    if flow.kind != "nic" or flow.received_bytes is not None or flow.packets is None:
+        return None
+    least = tolerances.carried_at_least * payload_bytes
+    most = tolerances.not_carried_at_most * payload_bytes
+    most += tolerances.idle_bytes_per_s * flow.seconds
+    bound = math.ceil(least / MAX_MTU_BYTES) if must_carry else int(most / MAX_MTU_BYTES)
+    expected = f"at {'least' if must_carry else 'most'} {bound} packets"
+    ok: bool | None = flow.packets >= bound if must_carry else flow.packets <= bound or None
+    if payload_bytes <= 0:
+        ok, expected = None, "a payload"
+    where = f"{_LAYOUTS[flow.kind].section}/{'+'.join(flow.devices)} {_PACKETS}"
+    return Check("nic_packets", ok, expected, f"{flow.packets} packets", where)
 
 
 def early_check(
@@ -294,16 +309,12 @@ def early_check(
     One check per kind that can tell; kinds in ``claim.counters`` must have carried the
     payload, the others must not. ``tolerances`` default to the claim's own.
     """
-    checks = [
-        weigh(
-            flow_between(kind, start, end, watched(claim, kind)),
-            payload_bytes,
-            kind in claim.counters,
-            tolerances or claim,
-        )
-        for kind in KINDS
-    ]
-    return [check for check in checks if check.ok is not None]
+    checks: list[Check | None] = []
+    for kind in KINDS:
+        flow = flow_between(kind, start, end, watched(claim, kind))
+        asked = (flow, payload_bytes, kind in claim.counters, tolerances or claim)
+        checks += [weigh(*asked), weigh_packets(*asked)]
+    return [check for check in checks if check is not None and check.ok is not None]
 
 
 def parse_net_dev(text: str) -> dict[str, dict[str, int]]:
