@@ -38,7 +38,7 @@ class Checkout:
             "HOME": str(self.path / "home"),
         }
         # What the outer run says of itself is not meant for the inner one.
-        for name in ("KVROAD_RUN_ID", "MLFLOW_TRACKING_URI", "SNAKEMAKE_PROFILE"):
+        for name in ("KVROAD_RUN_ID", "KVROAD_RUNNER", "MLFLOW_TRACKING_URI", "SNAKEMAKE_PROFILE"):
             environment.pop(name, None)
         done = subprocess.run(
             [sys.executable, "-m", "snakemake", "--cores", "1", *words],

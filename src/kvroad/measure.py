@@ -21,7 +21,7 @@ from kvroad.hosts import HostLost, RunningHost
 from kvroad.road import Outcome, judge_raw
 from kvroad.study import Study
 
-__all__ = ["Measurement", "measure_launch"]
+__all__ = ["Measurement", "lay_down", "measure_launch", "owner_of", "settle", "write_receipt"]
 
 _PROGRESS_S = 5.0
 
@@ -67,11 +67,21 @@ def measure_launch(with_: Measurement, launch_id: str, attempt: int) -> Path:
             _repeat_refusal(with_, launch, open_cells, known, attempt)
         else:
             _run(with_, launch, open_cells, attempt)
-    found = {c.id: outcome_of(with_.results_dir, c.id) for c in launch.cells}
+    return write_receipt(with_.results_dir, launch, attempt)
+
+
+def write_receipt(results_dir: Path, launch: Launch, attempt: int) -> Path:
+    """Write that a launch was dealt with, and how its cells stand."""
+    found = {cell.id: outcome_of(results_dir, cell.id) for cell in launch.cells}
     outcomes = {cell: outcome and outcome["outcome"] for cell, outcome in found.items()}
-    receipt = receipt_path(with_.results_dir, launch.id, attempt)
+    receipt = receipt_path(results_dir, launch.id, attempt)
     write_json(receipt, {"launch": launch.id, "attempt": attempt, "cells": outcomes})
     return receipt
+
+
+def owner_of(study: Study) -> str:
+    """Return who asks for a launch, as others read it who find the host busy."""
+    return f"{getpass.getuser()}@{platform.node()} study {study.name} in {Path.cwd()}"
 
 
 def _is_settled(with_: Measurement, cell: Cell, attempt: int) -> bool:
@@ -82,19 +92,30 @@ def _is_settled(with_: Measurement, cell: Cell, attempt: int) -> bool:
 
 
 def _run(with_: Measurement, launch: Launch, cells: list[Cell], attempt: int) -> None:
-    owner = f"{getpass.getuser()}@{platform.node()} study {with_.study.name}"
-    plan = replay_plan(with_.study, launch, cells, owner)
+    plan = replay_plan(with_.study, launch, cells, owner_of(with_.study))
     raw_dir = with_.results_dir / "launches" / launch.id / f"attempt-{attempt}-raw"
     progress = _Progress(with_, launch, cells)
     with_.host.run(plan, raw_dir, progress.on_event)
     end = _end_of(raw_dir)
     if end.get("status") == "interrupted":
+        _keep_proven(with_, launch, cells, raw_dir, attempt)
         raise HostLost(f"host {with_.study.host.name}: the launch was ended: {end.get('reason')}")
     for cell in cells:
-        _lay_down(with_, launch, cell, raw_dir, attempt, is_last=cell is cells[-1])
+        lay_down(with_, launch, cell, raw_dir, attempt, is_last=cell is cells[-1])
         raw = cell_dir(with_.results_dir, cell.id) / "raw"
-        outcome = judge_raw(raw, with_.study.road, cell.id)
-        _settle(with_, cell, outcome, attempt)
+        settle(with_, cell, judge_raw(raw, with_.study.road, cell.id), attempt)
+
+
+def _keep_proven(
+    with_: Measurement, launch: Launch, cells: list[Cell], raw_dir: Path, attempt: int
+) -> None:
+    """Keep the cells that were finished and proven before their launch was ended."""
+    for cell in cells:
+        outcome = judge_raw(raw_dir, with_.study.road, cell.id)
+        if len(cells) > 1 and outcome.outcome == "proven":
+            lay_down(with_, launch, cell, raw_dir, attempt, is_last=False)
+            settle(with_, cell, outcome, attempt)
+    shutil.rmtree(raw_dir)
 
 
 def _end_of(raw_dir: Path) -> dict[str, Any]:
@@ -103,7 +124,7 @@ def _end_of(raw_dir: Path) -> dict[str, Any]:
     return ends[-1] if ends else {}
 
 
-def _lay_down(
+def lay_down(
     with_: Measurement, launch: Launch, cell: Cell, raw_dir: Path, attempt: int, *, is_last: bool
 ) -> None:
     """Give a cell its raw folder; the cells of one launch share its files by hard links."""
@@ -156,7 +177,8 @@ def _git(source_dir: Path, *words: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def _settle(with_: Measurement, cell: Cell, outcome: Outcome, attempt: int) -> None:
+def settle(with_: Measurement, cell: Cell, outcome: Outcome, attempt: int) -> None:
+    """Write a cell's outcome."""
     record = {
         **asdict(outcome),
         "attempt": attempt,
@@ -229,6 +251,8 @@ class _Progress:
             self._with.say(f"    {phase}: {row['done']} of {self._pulls} pulls")
         elif row["event"] == "reaped":
             self._with.say(f"    ended what an earlier launch left: {row['tag']}")
+        elif row["event"] == "recovered":
+            self._with.say(f"    fetched what an earlier run had left on host {row['host']}")
 
     def _time_left(self) -> str:
         """Estimate from the cells that this run has measured so far; empty at the first."""

@@ -9,17 +9,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kvroad.byte_witnesses import byte_counter
 from kvroad.diagnose import diagnose_complaints, diagnose_pulls, diagnose_row
 from kvroad.errors import UserError
-from kvroad.evidence.counters import Tolerances
+from kvroad.evidence.counters import KINDS, Tolerances
 from kvroad.evidence.nixl import parse_pulls
 from kvroad.evidence.redact import redact_text
 from kvroad.evidence.ucx import parse_lines
 from kvroad.evidence.ucx_records import Complaint
 from kvroad.plan import Claim
-from kvroad.witnesses import Evidence, Witness, is_on_road, road_tables, seen_road, witnesses_of
+from kvroad.witnesses import (
+    Evidence,
+    FarEnd,
+    Witness,
+    environment,
+    is_on_road,
+    protocol_table,
+    road_tables,
+    seen_road,
+    telemetry,
+    use_counts,
+)
 
-__all__ = ["Outcome", "judge", "judge_raw", "read_raw"]
+__all__ = ["Outcome", "judge", "judge_raw", "read_raw", "witnesses_of"]
 
 PROVEN, REFUSED, FAILED = "proven", "refused", "failed"
 # What a launch of the same arm would meet again; counts, counters and crashes may differ.
@@ -107,7 +119,18 @@ def read_raw(raw_dir: Path, cell: str | None = None) -> Evidence:
         planned,
         cell,
         len(plan["cells"]),
+        _far_end(raw_dir, claim),
     )
+
+
+def _far_end(raw_dir: Path, claim: Claim) -> FarEnd | None:
+    """Read what the passive half's host counted, where it is another one."""
+    if claim.side is None:
+        return None
+    side = "prefill" if claim.side == "decode" else "decode"
+    plan = json.loads((raw_dir / f"{side}.plan.json").read_text(encoding="utf-8"))
+    file = f"{side}.counters.jsonl"
+    return FarEnd(_claim(plan["claim"]), _json_rows(raw_dir / file), file)
 
 
 def _claim(data: Mapping[str, Any]) -> Claim:
@@ -154,6 +177,17 @@ def judge(evidence: Evidence, tolerances: Tolerances | None = None) -> Outcome:
         or _refusal(evidence, witnesses)
         or _stopped(evidence, witnesses)
         or _proof(evidence, witnesses)
+    )
+
+
+def witnesses_of(evidence: Evidence) -> tuple[Witness, ...]:
+    """Hear every witness, in the order in which the outcome lists them."""
+    return (
+        environment(evidence),
+        protocol_table(evidence),
+        use_counts(evidence),
+        *(byte_counter(kind, evidence) for kind in KINDS),
+        telemetry(evidence),
     )
 
 

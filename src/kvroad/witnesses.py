@@ -6,24 +6,19 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kvroad.evidence.counters import (
-    KINDS,
-    Flow,
-    add_flows,
-    flow_between,
-    phase_edges,
-    watched,
-    weigh,
-)
+from kvroad.evidence.counters import phase_edges
 from kvroad.evidence.nixl import Pull, PullLog
 from kvroad.evidence.redact import redact_text
 from kvroad.evidence.ucx_records import EnvironmentLine, ProtocolRow, ProtocolTable, UcxLog
 from kvroad.plan import Claim
 
 __all__ = [
+    "AGREES",
+    "CONTRADICTS",
+    "UNAVAILABLE",
     "Evidence",
+    "FarEnd",
     "Witness",
-    "byte_counter",
     "environment",
     "is_on_road",
     "protocol_table",
@@ -31,7 +26,6 @@ __all__ = [
     "seen_road",
     "telemetry",
     "use_counts",
-    "witnesses_of",
 ]
 
 AGREES, CONTRADICTS, UNAVAILABLE = "agrees", "contradicts", "unavailable"
@@ -53,6 +47,15 @@ class Witness:
 
 
 @dataclass(frozen=True)
+class FarEnd:
+    """The counters of the passive half's host, where the two halves run on two hosts."""
+
+    claim: Claim
+    edges: tuple[Mapping[str, Any], ...]
+    file: str
+
+
+@dataclass(frozen=True)
 class Evidence:
     """The records of one raw folder.
 
@@ -66,6 +69,8 @@ class Evidence:
         Limits pulls, phases and edges to one cell of the launch; None: all.
     n_cells
         How many cells the launch has.
+    far
+        The other end of the road; None where both are on one host.
     """
 
     claim: Claim
@@ -76,6 +81,7 @@ class Evidence:
     planned: Mapping[tuple[str, str], int]
     cell: str | None = None
     n_cells: int = 1
+    far: FarEnd | None = None
 
     @property
     def roles(self) -> tuple[str, str]:
@@ -324,54 +330,6 @@ def _deviations(pull: Pull) -> Iterator[_Finding]:
     elif pull.bytes_moved != pull.bytes_planned:
         seen = f"NIXL moved {pull.bytes_moved} of {pull.bytes_planned} bytes"
         yield _Finding(CONTRADICTS, seen, pull.where)
-
-
-def byte_counter(kind: str, evidence: Evidence) -> Witness:
-    """Hold one kind of byte counter, summed over the phases, against the bytes moved."""
-    claim = evidence.claim
-    name = f"{kind}_bytes"
-    pairs = phase_edges(evidence.edges, evidence.cell)
-    payload: dict[tuple[str, str], int] = {}
-    for pull in evidence.cell_pulls():
-        key = (pull.cell, pull.phase)
-        payload[key] = payload.get(key, 0) + (pull.bytes_moved or 0)
-    lost = [f"{phase} of {cell}" for cell, phase in payload if (cell, phase) not in pairs]
-    if lost or not payload:
-        seen = f"no counters at both edges of {lost[0] if lost else 'any phase'}"
-        return Witness(name, UNAVAILABLE, "", seen, "counters.jsonl")
-    flow = add_flows([flow_between(kind, *pairs[key], watched(claim, kind)) for key in payload])
-    total = sum(payload.values())
-    check = weigh(flow, total, kind in claim.counters, claim)
-    status = {True: AGREES, False: CONTRADICTS, None: UNAVAILABLE}[check.ok]
-    where = f"counters.jsonl {check.where}"
-    wrong = _wrong_link_layer(flow, total, claim) if kind == "nic" else ""
-    if wrong and status == AGREES:
-        return Witness(name, CONTRADICTS, f"link layer {claim.link_layer}", wrong, where)
-    return Witness(name, status, check.expected, check.seen, where)
-
-
-def _wrong_link_layer(flow: Flow, payload_bytes: int, claim: Claim) -> str:
-    """Name a port that carried payload and is not of the claimed link layer, else ``""``."""
-    if claim.link_layer is None or "nic" not in claim.counters:
-        return ""
-    for port, layer in flow.link_layers.items():
-        carried = flow.received_bytes is None or (
-            flow.devices.get(port, 0) > claim.not_carried_at_most * payload_bytes
-        )
-        if carried and layer.lower() != claim.link_layer.lower():
-            return f"port {port} has link layer {layer}"
-    return ""
-
-
-def witnesses_of(evidence: Evidence) -> tuple[Witness, ...]:
-    """Hear every witness, in the order in which the outcome lists them."""
-    return (
-        environment(evidence),
-        protocol_table(evidence),
-        use_counts(evidence),
-        *(byte_counter(kind, evidence) for kind in KINDS),
-        telemetry(evidence),
-    )
 
 
 def seen_road(evidence: Evidence) -> str:

@@ -11,9 +11,9 @@ from kvroad.errors import UserError
 from kvroad.evidence.nixl import parse_pulls
 from kvroad.evidence.ucx import parse_lines
 from kvroad.plan import Claim
-from kvroad.road import judge, judge_raw, read_raw
+from kvroad.road import judge, judge_raw, read_raw, witnesses_of
 from kvroad.study import RoadTolerances
-from kvroad.witnesses import Evidence, protocol_table, seen_road, use_counts, witnesses_of
+from kvroad.witnesses import Evidence, protocol_table, seen_road, use_counts
 
 SAMPLES = Path(__file__).parents[1] / "data" / "samples"
 KINDS = ["environment", "protocol_table", "use_counts", "interface_bytes", "nic_bytes"]
