@@ -20,7 +20,7 @@ from kvroad.errors import UserError
 from kvroad.hosts.machine import HostLost
 from kvroad.hosts.ssh_config import identity_files, known_hosts_files, read_ssh_config
 
-__all__ = ["connect", "deadline", "label_of"]
+__all__ = ["connect", "deadline", "disconnect", "label_of"]
 
 _KEEPALIVE_S = 5
 # Errors are raised as well as logged; a traceback on the screen would hide the one line.
@@ -71,12 +71,19 @@ def connect(host: study.Host) -> Any:
     try:
         # The jump hosts first: each has a host key to check and a time-out to keep.
         for hop in reversed(_chain(connection)):
-            _open(hop, host, f"{label}: connect to {_place(hop)}")
+            through = "" if hop is connection else f" to jump host {_place(hop)}"
+            _open(hop, f"{label}: connect{through}")
     except BaseException:
-        connection.close()
+        disconnect(connection)
         raise
     connection.transport.set_keepalive(_KEEPALIVE_S)
     return connection
+
+
+def disconnect(connection: Any) -> None:
+    """Close a connection and its jump hosts'; Fabric leaves one that is half open."""
+    for hop in _chain(connection):
+        hop.client.close()
 
 
 def _prepare(host: study.Host) -> Any:
@@ -133,7 +140,7 @@ def _secure(hop: Any, timeout_s: float) -> None:
     hop.connect_timeout = math.ceil(timeout_s)
 
 
-def _open(hop: Any, host: study.Host, step: str) -> None:
+def _open(hop: Any, step: str) -> None:
     try:
         hop.open()
     except _UnknownKey as unknown:
@@ -141,11 +148,11 @@ def _open(hop: Any, host: study.Host, step: str) -> None:
     except paramiko.BadHostKeyException as changed:
         raise UserError(f"{step}: {_changed(hop, changed)}") from changed
     except paramiko.AuthenticationException as error:
-        raise UserError(f"{step}: {_refused(hop, host)}") from error
+        raise UserError(f"{step}: {_refused(hop)}") from error
     except (paramiko.SSHException, ValueError, EOFError) as error:
         # paramiko tries an encrypted key as every kind of key, and says nonsense of the last.
         if hop.transport is None and _has_server_key(hop) and _locked_keys(hop):
-            raise UserError(f"{step}: {_refused(hop, host)}") from error
+            raise UserError(f"{step}: {_refused(hop)}") from error
         raise HostLost(f"{step}: {_text(error)}") from error
     except OSError as error:
         raise HostLost(f"{step}: {_text(error)}") from error
@@ -197,7 +204,7 @@ def _locked_keys(hop: Any) -> list[str]:
     return [path for path, is_encrypted in identity_files(named) if is_encrypted]
 
 
-def _refused(hop: Any, host: study.Host) -> str:
+def _refused(hop: Any) -> str:
     named = hop.connect_kwargs.get("key_filename", [])
     keys = identity_files(named)
     locked = [path for path, is_encrypted in keys if is_encrypted]

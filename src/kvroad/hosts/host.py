@@ -42,7 +42,11 @@ class Host:
     def __init__(self, host: study.Host, machine: Machine) -> None:
         self.host = host
         self.machine = machine
-        self.label = machine.label
+
+    @property
+    def label(self) -> str:
+        """How messages name the host; it tells more once the host was reached."""
+        return self.machine.label
 
     def hosts(self) -> list[Host]:
         """Return this host."""

@@ -15,7 +15,7 @@ from paramiko import SSHException
 
 from kvroad import study
 from kvroad.hosts.agent_file import agent_bytes, agent_name
-from kvroad.hosts.connection import connect, deadline, label_of
+from kvroad.hosts.connection import connect, deadline, disconnect, label_of
 from kvroad.hosts.machine import Completed, HostLost, shell_path, shell_script
 from kvroad.hosts.transfer import download
 
@@ -81,7 +81,7 @@ class SshMachine:
     def close(self) -> None:
         """Close the connection; an agent that still runs ends at once."""
         if self._connection is not None:
-            self._connection.close()
+            disconnect(self._connection)
             self._connection = None
 
     def _folder(self, launch: str) -> str:
@@ -167,9 +167,10 @@ class SshMachine:
                     channel.send(text)
                 channel.close_input()
                 out = "".join(channel.lines())
+                # It comes after the end of the output, and not at all to a closed channel.
+                returncode = channel.wait(timeout_s)
             finally:
                 channel.close()
-        returncode = channel.wait(1.0)
         return Completed(-1 if returncode is None else returncode, out, channel.errors())
 
     @contextlib.contextmanager
