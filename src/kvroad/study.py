@@ -10,6 +10,7 @@ from typing import Any, get_type_hints
 
 __all__ = [
     "FIELD_OF_GROUP",
+    "HOW_TO_REACH",
     "SIDES",
     "Claims",
     "Engine",
@@ -313,13 +314,33 @@ def resolved(study: Study) -> dict[str, Any]:
     return plain
 
 
+HOW_TO_REACH = (
+    "address",
+    "user",
+    "port",
+    "identity_file",
+    "python",
+    "work_dir",
+    "source",
+    "bind_address",
+    "strict",
+    "connect_timeout_s",
+    "lease_s",
+    "lock_timeout_s",
+)
+_CHANGES_NO_RESULT = re.compile(
+    rf"\+*(study=|tracking[.=]|host\.((prefill|decode)\.)?({'|'.join(HOW_TO_REACH)})=)"
+)
+
+
 def study_slug(study: Study) -> str:
     """Return a folder name: the study's, then ``+`` and each override in alphabetical order.
 
-    ``study=`` is the name itself and tracking changes no result, so neither is spelled out. A
-    short hash follows where a character was replaced, the name was cut, or ``+`` is ambiguous.
+    ``study=`` is the name itself; tracking and the way to a host change no result: none of
+    them is spelled out. A short hash follows where a character was replaced, the name was
+    cut, or ``+`` is ambiguous.
     """
-    told = sorted(o for o in study.overrides if not re.match(r"\+*(study=|tracking[.=])", o))
+    told = sorted(o for o in study.overrides if not _CHANGES_NO_RESULT.match(o))
     exact = "+".join([study.name, *told])
     safe = re.sub(r"[^A-Za-z0-9._+=,\[\]-]", "_", exact)
     if safe == exact and len(safe) <= 100 and not any("+" in o for o in told):

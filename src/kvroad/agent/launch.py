@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -100,15 +100,16 @@ class Launch:
             for phase in cell.phases:
                 self._run_phase(cell.cell, phase)
 
-    def lay_down(self) -> None:
-        """Write the plan's files and choose the ports that it leaves open."""
+    def lay_down(self, ports: Mapping[str, int] | None = None) -> None:
+        """Write the plan's files and choose the ports that neither it nor ``ports`` names."""
         for file in self.plan.files:
             path = self.folder / file.path
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(file.text)
         try:
             for name, number in self.plan.ports.items():
-                self.ports[name] = number or _free_port(self.plan.bind_address)
+                given = (ports or {}).get(name) or number
+                self.ports[name] = given or _free_port(self.plan.bind_address)
         except OSError as error:
             raise StepFailed("ports", f"address {self.plan.bind_address}: {error}") from error
         # On disk before anything starts: the tag alone finds what a killed agent left.

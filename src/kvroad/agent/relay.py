@@ -25,7 +25,6 @@ def relay(launch: Launch) -> None:
     StepFailed
         At the end, when a step failed here or elsewhere.
     """
-    launch.lay_down()
     failure: StepFailed | None = None
     while True:
         command = _next_command(launch, is_watching=failure is None)
@@ -63,7 +62,7 @@ def _next_command(launch: Launch, *, is_watching: bool) -> dict[str, Any] | Step
 
 def _take(launch: Launch, command: dict[str, Any]) -> dict[str, Any]:
     if command["do"] == "start":
-        launch.ports.update(command.get("ports", {}))
+        launch.lay_down(command.get("ports", {}))
         launch.start()
         return {"ports": launch.ports}
     cell, phase = command["cell"], _phase(launch, command)
