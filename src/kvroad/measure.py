@@ -18,10 +18,20 @@ from kvroad.cells import cell_dir, keep_attempt, outcome_of, receipt_path, write
 from kvroad.design import Cell, Design, Launch
 from kvroad.engines.nixl import layout_of, replay_plan
 from kvroad.hosts import HostLost, RunningHost
+from kvroad.plan import Plan
 from kvroad.road import Outcome, judge_raw
 from kvroad.study import Study
 
-__all__ = ["Measurement", "lay_down", "measure_launch", "owner_of", "settle", "write_receipt"]
+__all__ = [
+    "Measurement",
+    "end_of",
+    "lay_down",
+    "measure_launch",
+    "owner_of",
+    "plan_of",
+    "settle",
+    "write_receipt",
+]
 
 _PROGRESS_S = 5.0
 
@@ -32,6 +42,8 @@ class Measurement:
 
     Parameters
     ----------
+    host
+        None where raw folders come from a host that only a person reaches.
     run_id
         One uninterrupted run of the workflow; pairs are built within one only.
     source_dir
@@ -42,7 +54,7 @@ class Measurement:
 
     study: Study
     design: Design
-    host: RunningHost
+    host: RunningHost | None
     results_dir: Path
     run_id: str
     source_dir: Path
@@ -79,6 +91,11 @@ def write_receipt(results_dir: Path, launch: Launch, attempt: int) -> Path:
     return receipt
 
 
+def plan_of(study: Study, launch: Launch, cells: list[Cell]) -> Plan:
+    """Return the plan of a launch for the cells of it that are to be measured."""
+    return replay_plan(study, launch, cells, owner_of(study))
+
+
 def owner_of(study: Study) -> str:
     """Return who asks for a launch, as others read it who find the host busy."""
     return f"{getpass.getuser()}@{platform.node()} study {study.name} in {Path.cwd()}"
@@ -92,11 +109,12 @@ def _is_settled(with_: Measurement, cell: Cell, attempt: int) -> bool:
 
 
 def _run(with_: Measurement, launch: Launch, cells: list[Cell], attempt: int) -> None:
-    plan = replay_plan(with_.study, launch, cells, owner_of(with_.study))
+    assert with_.host is not None
+    plan = plan_of(with_.study, launch, cells)
     raw_dir = with_.results_dir / "launches" / launch.id / f"attempt-{attempt}-raw"
     progress = _Progress(with_, launch, cells)
     with_.host.run(plan, raw_dir, progress.on_event)
-    end = _end_of(raw_dir)
+    end = end_of(raw_dir)
     if end.get("status") == "interrupted":
         _keep_proven(with_, launch, cells, raw_dir, attempt)
         raise HostLost(f"host {with_.study.host.name}: the launch was ended: {end.get('reason')}")
@@ -118,7 +136,8 @@ def _keep_proven(
     shutil.rmtree(raw_dir)
 
 
-def _end_of(raw_dir: Path) -> dict[str, Any]:
+def end_of(raw_dir: Path) -> dict[str, Any]:
+    """Return the event that ended a launch, nothing where there is none."""
     rows = [json.loads(line) for line in (raw_dir / "events.jsonl").read_text().splitlines()]
     ends = [row for row in rows if row["event"] == "end"]
     return ends[-1] if ends else {}
@@ -177,13 +196,21 @@ def _git(source_dir: Path, *words: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def settle(with_: Measurement, cell: Cell, outcome: Outcome, attempt: int) -> None:
-    """Write a cell's outcome."""
+def settle(
+    with_: Measurement,
+    cell: Cell,
+    outcome: Outcome,
+    attempt: int,
+    *,
+    run_id: str | None = None,
+    measured_at: str | None = None,
+) -> None:
+    """Write a cell's outcome; run and time are this run and now unless told."""
     record = {
         **asdict(outcome),
         "attempt": attempt,
-        "run_id": with_.run_id,
-        "measured_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "run_id": run_id or with_.run_id,
+        "measured_at": measured_at or time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
     write_json(cell_dir(with_.results_dir, cell.id) / "outcome.json", record)
     with_.say(f"{_name(with_, cell)}: {outcome.outcome}: {outcome.reason}")

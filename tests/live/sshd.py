@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import platform
 import signal
 import socket
 import subprocess
@@ -92,6 +93,11 @@ class Sshd:
         )
         self.host_key_line = (folder / "host_key.pub").read_text().rsplit(" ", 1)[0]
         self.accept_on(self.port)
+
+    @property
+    def node_dir(self) -> Path:
+        """Where the agent keeps what belongs to this machine."""
+        return self.work_dir / platform.node()
 
     def accept_on(self, port: int) -> None:
         """Make the host key known for a port, such as that of a proxy."""

@@ -65,7 +65,7 @@ def refusal(host: study.Host) -> str:
 
 def test_address_port_user_and_key_come_from_ssh_config(sshd: Sshd, home: Path) -> None:
     sshd.account.use_in(home, "node1", sshd.port)
-    assert facts_of(spec(sshd))["work_dir"] == str(sshd.work_dir)
+    assert facts_of(spec(sshd))["work_dir"] == str(sshd.node_dir)
 
 
 def test_what_the_study_says_wins_over_ssh_config(sshd: Sshd, home: Path) -> None:
@@ -223,7 +223,7 @@ def test_a_python_that_is_missing_or_too_old_is_told(
     old = tmp_path / "old python"
     old.write_text(
         "#!/bin/sh\n"
-        """printf 'hello from the login\\nkvroad-work-dir ["%s", [3, 9, 2]]\\n' "$PWD"\n"""
+        """printf 'hello from the login\\nkvroad-work-dir ["%s", "n", [3, 9, 2]]\\n' "$PWD"\n"""
     )
     old.chmod(0o755)
     text = refusal(spec(sshd, python=str(old)))

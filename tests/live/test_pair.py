@@ -101,11 +101,11 @@ def test_tcp_is_proven_at_both_ends(
         name = "plan.json" if side == ends[0] else f"{side}.plan.json"
         ran = [p["name"] for p in json.loads((raw / name).read_text())["processes"]]
         assert ran == [f"{side}-0"]
-        assert list((sshd.work_dir / "launches").iterdir()) == []
-        assert list(sshd.work_dir.glob("ledger/*")) == []
+        assert list((sshd.node_dir / "launches").iterdir()) == []
+        assert list(sshd.node_dir.glob("ledger/*")) == []
 
 
-def test_four_ranks_pull_at_once(pair, home: Path, tmp_path: Path) -> None:
+def test_two_ranks_pull_at_once(pair, home: Path, tmp_path: Path) -> None:
     host = host_of(pair)
     opened = open_host(host)
     opened.run(plan_of(host, rank_pairs=2), tmp_path / "raw", lambda event: None)
@@ -138,7 +138,7 @@ def test_a_failure_at_the_passive_end_is_told(pair, home: Path, tmp_path: Path) 
     outcome = judge_raw(tmp_path / "raw")
     assert outcome.outcome == "failed"
     assert "192.0.2.1" in outcome.reason
-    assert list(pair[0].work_dir.glob("ledger/*")) == []
+    assert list(pair[0].node_dir.glob("ledger/*")) == []
 
 
 def test_hosts_are_locked_in_the_order_of_their_names_and_a_busy_one_frees_the_other(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import platform
 import shlex
 import shutil
 import subprocess
@@ -31,6 +32,8 @@ class LocalMachine:
         self._source = str(Path(host.source).expanduser()) if host.source else None
         self._python = str(Path(host.python).expanduser()) if host.python else sys.executable
         self._work_dir = Path(host.work_dir or "~/.kvroad").expanduser().absolute()
+        # Nodes of a cluster may share the work folder: what belongs to this one is below it.
+        self._node_dir = self._work_dir / platform.node()
         self._agent = self._place_agent()
 
     def start(self, words: Sequence[str]) -> _Pipes:
@@ -81,10 +84,10 @@ class LocalMachine:
         return path
 
     def _folder(self, launch: str) -> Path:
-        return self._work_dir / "launches" / launch
+        return self._node_dir / "launches" / launch
 
     def _agent_words(self) -> list[str]:
-        return [self._python, str(self._agent), f"--work-dir={self._work_dir}"]
+        return [self._python, str(self._agent), f"--work-dir={self._node_dir}"]
 
     def _argv(self, words: list[str]) -> list[str]:
         if self._source is None:

@@ -26,8 +26,9 @@ _OLDEST = (3, 10)
 _READ_S = 20.0
 # Old Pythons must be able to say how old they are.
 _GREETING = (
-    "import json, os, sys; "
-    f"sys.stdout.write({_MARK!r} + json.dumps([os.getcwd(), sys.version_info[:3]]) + chr(10))"
+    "import json, os, platform, sys; "
+    "told = [os.getcwd(), platform.node(), sys.version_info[:3]]; "
+    f"sys.stdout.write({_MARK!r} + json.dumps(told) + chr(10))"
 )
 
 
@@ -43,8 +44,9 @@ class SshMachine:
         self._host = host
         self._python = host.python or "python3"
         self._connection: Any = None
-        self._work_dir = ""
         self._agent = ""
+        # Below the work folder, which nodes of a cluster may share: what belongs to this one.
+        self._node_dir = ""
 
     def start(self, words: Sequence[str]) -> _Channel:
         """Start the agent with a command."""
@@ -85,7 +87,7 @@ class SshMachine:
             self._connection = None
 
     def _folder(self, launch: str) -> str:
-        return posixpath.join(self._work_dir, "launches", launch)
+        return posixpath.join(self._node_dir, "launches", launch)
 
     def _ready(self) -> None:
         """Connect, or connect anew, and see that Python and agent are there."""
@@ -94,11 +96,12 @@ class SshMachine:
         self.close()
         self._connection = connect(self._host)
         self.label = label_of(self._host, self._connection)
-        self._work_dir = self._greet()
-        self._agent = self._place_agent()
+        work_dir, node = self._greet()
+        self._node_dir = posixpath.join(work_dir, node)
+        self._agent = self._place_agent(work_dir)
 
-    def _greet(self) -> str:
-        """Make the work folder and return its path, once Python there is new enough."""
+    def _greet(self) -> tuple[str, str]:
+        """Make the work folder; return its path and the node's name once Python is new enough."""
         folder = shell_path(self._host.work_dir or "~/.kvroad")
         script = f"umask 077; mkdir -p {folder} && cd {folder} || exit 73\n" + self._script(
             ["-c", _GREETING]
@@ -111,19 +114,19 @@ class SshMachine:
             raise HostLost(
                 f"{self.label}: host.python={self._python} does not run: {done.last_words}"
             )
-        work_dir, version = json.loads(line.removeprefix(_MARK))
+        work_dir, node, version = json.loads(line.removeprefix(_MARK))
         if tuple(version) < _OLDEST:
             found = ".".join(map(str, version))
             raise HostLost(
                 f"{self.label}: {self._python} is Python {found}; 3.10 or newer is needed: "
                 "set host.python"
             )
-        return str(work_dir)
+        return str(work_dir), str(node)
 
-    def _place_agent(self) -> str:
+    def _place_agent(self, work_dir: str) -> str:
         """Upload the agent unless this very one is there, and return its path."""
         data = agent_bytes()
-        path = posixpath.join(self._work_dir, agent_name(data))
+        path = posixpath.join(work_dir, agent_name(data))
         with self._sftp("upload of the agent") as sftp:
             try:
                 if sftp.stat(path).st_size == len(data):
@@ -147,7 +150,7 @@ class SshMachine:
         return shell_script(self._host.source, " ".join([program, *map(shlex.quote, words)]))
 
     def _agent_script(self, words: Sequence[str]) -> str:
-        return self._script([self._agent, f"--work-dir={self._work_dir}", *words])
+        return self._script([self._agent, f"--work-dir={self._node_dir}", *words])
 
     def _execute(self, script: str, step: str) -> _Channel:
         # The login shell may be of any kind; what it gets is one quoted word for a known one.
