@@ -14,6 +14,7 @@ PARTS = ("Snakefile", "conf", "profiles", "src", "workflow")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--run-slow", action="store_true", help="run tests that take minutes")
+    parser.addoption("--faults-json", help="where the fault matrix writes what it measured")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import selectors
 import socket
@@ -25,6 +26,8 @@ from kvroad.plan import Phase, Plan, Process
 __all__ = ["Launch", "StepFailed", "Stopped"]
 
 _LAST_LINES = 8
+# Between TERM and KILL for what a process left behind that has ended by itself.
+_STRAGGLER_S = 3.0
 
 
 class StepFailed(Exception):
@@ -46,6 +49,7 @@ class _Running:
     popen: subprocess.Popen[bytes]
     events_fd: int
     buffer: bytes = b""
+    is_ready: bool = False
     events: list[dict[str, Any]] = field(default_factory=list)
 
 
@@ -130,7 +134,9 @@ class Launch:
         if is_clean:
             for running in reversed(list(self._running.values())):
                 self._ask_to_stop(running)
-        grace_s = self.lease.grace_s(self.plan.stop_timeout_s)
+        is_asked = all(r.popen.poll() is not None for r in self._running.values())
+        longest_s = min(self.plan.stop_timeout_s, _STRAGGLER_S if is_asked else math.inf)
+        grace_s = self.lease.grace_s(longest_s)
         survivors = end_processes(self.ledger, os.getpid(), grace_s)
         for running in self._running.values():
             returncode = running.popen.poll()
@@ -175,6 +181,7 @@ class Launch:
             step = f"start {spec.name}"
             answer = self._await([spec.name], spec.ready_event, spec.ready_timeout_s, step)
             facts = {k: v for k, v in answer[spec.name].items() if k != "event"}
+            running.is_ready = True
             self.events.send("ready", process=spec.name, **facts)
             if self.plan.facts_from == spec.name:
                 (self.folder / "versions.json").write_text(json.dumps(facts, indent=1))
@@ -315,6 +322,8 @@ class Launch:
         stdin = running.popen.stdin
         if running.popen.poll() is not None or stdin is None:
             return
+        if running.spec.ready_event is not None and not running.is_ready:
+            return  # It does not listen yet.
         try:
             if running.spec.stop_line is not None:
                 stdin.write(running.spec.stop_line.encode() + b"\n")
