@@ -11,7 +11,8 @@ from kvroad.cells import next_attempt, receipt_path
 from kvroad.compose import check_command_line, compose, snakemake_overrides
 from kvroad.design import design_facts, make_design
 from kvroad.errors import UserError
-from kvroad.hosts import HostLost, open_host
+from kvroad.hosts import open_host
+from kvroad.interrupts import forward_to_jobs, name_runner
 from kvroad.preflight import check_host
 from kvroad.steps import drop_stale_marker, module_digest, tracking_uri
 from kvroad.study import resolved, study_slug
@@ -32,6 +33,7 @@ config.clear()
 config["hydra"] = OVERRIDES
 # One uninterrupted run of the workflow; the measuring jobs inherit it.
 os.environ.setdefault("KVROAD_RUN_ID", uuid.uuid4().hex)
+name_runner()
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 os.environ.setdefault("DO_NOT_TRACK", "true")
 
@@ -51,9 +53,12 @@ rule all:
 
 
 onstart:
+    forward_to_jobs()
     # Before any job, and only where something is left to measure.
     if not all(receipt.exists() for receipt in RECEIPTS):
         try:
-            check_host(STUDY, DESIGN, open_host(STUDY.host), RESULTS)
-        except (UserError, HostLost) as error:
+            host = open_host(STUDY.host)
+            check_host(STUDY, DESIGN, host, RESULTS, say=lambda line: print(line, file=sys.stderr))
+            host.close()
+        except UserError as error:
             sys.exit(f"error: {error}")

@@ -14,6 +14,7 @@ PARTS = ("Snakefile", "conf", "profiles", "src", "workflow")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--run-slow", action="store_true", help="run tests that take minutes")
+    parser.addoption("--faults-json", help="where the fault matrix writes what it measured")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -31,26 +32,51 @@ class Checkout:
 
     path: Path
 
-    def snakemake(self, *words: str, check: bool = False) -> subprocess.CompletedProcess[str]:
-        environment = {
-            **os.environ,
-            "PYTHONPATH": str(self.path / "src"),
-            "HOME": str(self.path / "home"),
-        }
+    @property
+    def home(self) -> Path:
+        return self.path / "home"
+
+    def environment(self) -> dict[str, str]:
         # What the outer run says of itself is not meant for the inner one.
-        for name in ("KVROAD_RUN_ID", "MLFLOW_TRACKING_URI", "SNAKEMAKE_PROFILE"):
-            environment.pop(name, None)
-        done = subprocess.run(
+        outer = (
+            *("KVROAD_RUN_ID", "KVROAD_RUNNER", "MLFLOW_TRACKING_URI"),
+            *("SNAKEMAKE_PROFILE", "SSH_AUTH_SOCK"),
+        )
+        kept = {name: value for name, value in os.environ.items() if name not in outer}
+        return {**kept, "PYTHONPATH": str(self.path / "src"), "HOME": str(self.home)}
+
+    def start(self, *words: str, **environment: str) -> "subprocess.Popen[str]":
+        """Start Snakemake in a process group of its own, as a shell does for a command."""
+        return subprocess.Popen(
             [sys.executable, "-m", "snakemake", "--cores", "1", *words],
             cwd=self.path,
-            env=environment,
-            capture_output=True,
+            env={**self.environment(), **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-            timeout=600,
+            process_group=0,
         )
+
+    def snakemake(
+        self, *words: str, check: bool = False, **environment: str
+    ) -> subprocess.CompletedProcess[str]:
+        with self.start(*words, **environment) as process:
+            out, errors = process.communicate(timeout=600)
+        done = subprocess.CompletedProcess(process.args, process.returncode, out, errors)
         if check:
             assert done.returncode == 0, done.stderr
         return done
+
+    def kvroad(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "kvroad.cli", *words],
+            cwd=self.path,
+            env={**self.environment(), **environment},
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
 
     def jobs(self, *config: str) -> dict[str, int]:
         """Return the jobs that a dry run would run, by rule, without the target itself."""

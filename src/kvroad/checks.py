@@ -10,14 +10,19 @@ from operator import attrgetter
 from typing import Any
 
 from kvroad.errors import UserError, nearest
+from kvroad.evidence.redact import redact_env
 from kvroad.kv_layout import pull_layout
 from kvroad.study import (
+    SIDES,
     Engine,
     Host,
+    HostSide,
     Model,
     Study,
     Workload,
     arm_labels,
+    is_split,
+    side_host,
     ucx_tls_of,
     variant_settings,
 )
@@ -83,6 +88,7 @@ _AT_LEAST: dict[str, int] = {
     "engine.regions": 1,
     "engine.progress_delay_us": 0,
     "engine.poll_interval_us": 0,
+    "engine.side_channel_port": 0,
     "workload.block_tokens": 1,
     "workload.warmup_pulls": 1,
     "workload.pulls": 1,
@@ -97,7 +103,7 @@ _AT_LEAST: dict[str, int] = {
     "model.num_global_key_value_heads": 1,
     "model.kv_lora_rank": 1,
     "model.qk_rope_head_dim": 1,
-    "host.port": 1,
+    "host.lease_s": 5,
     "host.lock_timeout_s": 0,
     "host.price_per_hour": 0,
     "road.not_carried_at_most": 0,
@@ -108,7 +114,6 @@ _ABOVE_ZERO = (
     "engine.phase_timeout_s",
     "engine.stop_timeout_s",
     "host.connect_timeout_s",
-    "host.lease_s",
     "claims.alpha",
     "road.carried_at_least",
 )
@@ -245,6 +250,12 @@ def _check_env(where: str, env: Mapping[str, str]) -> None:
                 f"{where}: {name!r} is not the name of an environment variable; "
                 "allowed are letters, digits and '_', the first not a digit"
             )
+    for name, value in env.items():
+        if redact_env({name: value})[name] != value:
+            raise UserError(
+                f"{where}.{name} looks like a secret, which would end up in plans and reports: "
+                "export it on the host, in the file that host.source names"
+            )
     if "UCX_TLS" in env:
         raise UserError(
             f"{where}.UCX_TLS belongs to the transport: set transport.<name>.ucx_tls or, "
@@ -252,24 +263,53 @@ def _check_env(where: str, env: Mapping[str, str]) -> None:
         )
 
 
+# Names that reach ssh_config, its Match exec and ProxyCommand: nothing a shell would act on.
+_REACHED = {
+    "address": (re.compile(r"\w[\w.:%-]*"), "letters, digits and . : % _ -"),
+    "user": (re.compile(r"\w[\w.@+-]*"), "letters, digits and . @ + _ -"),
+    "bind_address": (re.compile(r"\w[\w.:%-]*|::"), "an address of the host"),
+}
+
+
 def _check_host(host: Host) -> None:
+    for side in SIDES:
+        name = getattr(host, side).name
+        if name is not None and not _NAME.fullmatch(name):
+            raise UserError(f"host.{side}.name: {name!r} becomes part of a file name")
+    if not is_split(host):
+        _check_one_host(host, "host")
+        return
+    halves = {side: side_host(host, side) for side in SIDES}
+    for side, half in halves.items():
+        told = getattr(host, side)
+        _check_one_host(half, f"host.{side}" if told != HostSide() else "host")
+    if len({half.name for half in halves.values()}) == 1:
+        raise UserError(f"host.prefill.name and host.decode.name are both {host.prefill.name!r}")
+    if host.connection == "hand":
+        raise UserError("host.connection: two hosts by hand cannot keep step; allowed: ssh, local")
+
+
+def _check_one_host(host: Host, where: str) -> None:
     if host.connection == "ssh" and not host.address:
-        raise UserError("host.address is missing: connection ssh needs a name or an address")
-    if host.port is not None and host.port > 65535:
-        raise UserError(f"host.port: {host.port} is too large; allowed is 1 to 65535")
-    for path in ("address", "user", "bind_address"):
+        raise UserError(f"{where}.address is missing: connection ssh needs a name or an address")
+    if host.port is not None and not 1 <= host.port <= 65535:
+        size = "large" if host.port > 1 else "small"
+        raise UserError(f"{where}.port: {host.port} is too {size}; allowed is 1 to 65535")
+    for path, (pattern, allowed) in _REACHED.items():
         value = getattr(host, path)
-        if value is not None and not re.fullmatch(r"[^\s-]\S*", value):
-            raise UserError(
-                f"host.{path}: {value!r} is not allowed; no blanks, no '-' in front, not empty"
-            )
+        if value is not None and not pattern.fullmatch(value):
+            raise UserError(f"{where}.{path}: {value!r} is not allowed (allowed: {allowed})")
+    for path in ("identity_file", "python", "work_dir", "source"):
+        value = getattr(host, path)
+        if value is not None and (not value.strip() or value.startswith("-")):
+            raise UserError(f"{where}.{path}: {value!r} is not a path; not empty, no '-' in front")
     for path in ("interfaces", "rdma_devices"):
         for device in getattr(host, path):
             if not re.fullmatch(r"[A-Za-z0-9][\w.@:-]*", device, re.ASCII):
-                raise UserError(f"host.{path}: {device!r} is not the name of a device")
+                raise UserError(f"{where}.{path}: {device!r} is not the name of a device")
     for gpu in host.gpus:
         if gpu < 0 or host.gpus.count(gpu) > 1:
-            raise UserError(f"host.gpus: {gpu} is negative or named twice")
+            raise UserError(f"{where}.gpus: {gpu} is negative or named twice")
 
 
 def _check_model(model: Model) -> None:
@@ -289,7 +329,7 @@ def _check_model(model: Model) -> None:
 def _check_memory(study: Study, engine: Engine) -> None:
     if engine.memory != "VRAM":
         return
-    if not study.host.gpus:
+    if not all(side_host(study.host, side).gpus for side in SIDES):
         raise UserError("engine.memory: VRAM needs host.gpus, such as host.gpus=[0,1]")
     for name in study.transports:
         if not _sees_cuda(entries := ucx_tls_of(study, name)):

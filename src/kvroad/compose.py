@@ -309,6 +309,10 @@ def _fields(owner: Any, values: Mapping[str, Any], where: str) -> dict[str, Any]
 
 
 def _scalar(hint: Any, value: Any, where: str) -> Any:
+    if hint is bool:
+        if not isinstance(value, bool):
+            raise _wrong(where, value, "true or false")
+        return value
     if isinstance(value, bool) or value is None:
         pass
     elif hint is str and isinstance(value, str | int):

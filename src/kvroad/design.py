@@ -13,7 +13,18 @@ import random
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from kvroad.study import Engine, Study, Transport, Workload, arm_label, arm_labels
+from kvroad.study import (
+    SIDES,
+    Engine,
+    Host,
+    Study,
+    Transport,
+    Workload,
+    arm_label,
+    arm_labels,
+    is_split,
+    side_host,
+)
 
 __all__ = [
     "IDENTITY_FIELDS",
@@ -49,7 +60,17 @@ IDENTITY_FIELDS = {
         "nixl_version",
         "env",
     },
-    "host": {"name", "gpus", "interfaces", "rdma_devices", "env", "transports"},
+    "host": {
+        "name",
+        "gpus",
+        "interfaces",
+        "rdma_devices",
+        "env",
+        "transports",
+        "prefill",
+        "decode",
+    },
+    "side": {"name", "gpus", "interfaces", "rdma_devices"},
     "model": {
         "name",
         "num_hidden_layers",
@@ -70,7 +91,7 @@ IDENTITY_FIELDS = {
     "workload": {"block_tokens", "warmup_pulls", "pulls", "concurrency", "pulls_in_flight"},
 }
 NOT_IDENTITY_FIELDS = {
-    "engine": {"start_timeout_s", "phase_timeout_s", "stop_timeout_s"},
+    "engine": {"start_timeout_s", "phase_timeout_s", "stop_timeout_s", "side_channel_port"},
     "host": {
         "connection",
         "address",
@@ -79,11 +100,23 @@ NOT_IDENTITY_FIELDS = {
         "identity_file",
         "python",
         "work_dir",
+        "source",
         "bind_address",
+        "strict",
         "connect_timeout_s",
         "lease_s",
         "lock_timeout_s",
         "price_per_hour",
+    },
+    "side": {
+        "address",
+        "user",
+        "port",
+        "identity_file",
+        "python",
+        "work_dir",
+        "source",
+        "bind_address",
     },
     "model": {"source"},
     "study": {
@@ -271,12 +304,7 @@ def _cell(study: Study, arm: Arm, block: int, prompt_tokens: int) -> Cell:
         "engine": _chosen("engine", arm.engine),
         "workload": _chosen("workload", arm.workload),
         "model": _chosen("model", study.model),
-        "host": {
-            key: value
-            for key, value in _chosen("host", study.host).items()
-            # What these two say is in the arm's environment already.
-            if key not in ("env", "transports")
-        },
+        "host": _host_identity(study.host),
         "prompt_tokens": prompt_tokens,
         "block": block,
         "seed": study.seed,
@@ -289,6 +317,15 @@ def _cell(study: Study, arm: Arm, block: int, prompt_tokens: int) -> Cell:
         block=block,
         identity=identity,
     )
+
+
+def _host_identity(host: Host) -> dict[str, Any]:
+    # What env and transports say is in the arm's environment already.
+    folded = ("env", "transports", *SIDES)
+    identity = {k: v for k, v in _chosen("host", host).items() if k not in folded}
+    if is_split(host):
+        identity |= {side: _chosen("side", side_host(host, side)) for side in SIDES}
+    return identity
 
 
 def _chosen(section: str, value: Any) -> dict[str, Any]:

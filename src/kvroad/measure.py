@@ -18,10 +18,20 @@ from kvroad.cells import cell_dir, keep_attempt, outcome_of, receipt_path, write
 from kvroad.design import Cell, Design, Launch
 from kvroad.engines.nixl import layout_of, replay_plan
 from kvroad.hosts import HostLost, RunningHost
+from kvroad.plan import Plan
 from kvroad.road import Outcome, judge_raw
 from kvroad.study import Study
 
-__all__ = ["Measurement", "measure_launch"]
+__all__ = [
+    "Measurement",
+    "end_of",
+    "lay_down",
+    "measure_launch",
+    "owner_of",
+    "plan_of",
+    "settle",
+    "write_receipt",
+]
 
 _PROGRESS_S = 5.0
 
@@ -32,6 +42,8 @@ class Measurement:
 
     Parameters
     ----------
+    host
+        None where raw folders come from a host that only a person reaches.
     run_id
         One uninterrupted run of the workflow; pairs are built within one only.
     source_dir
@@ -42,7 +54,7 @@ class Measurement:
 
     study: Study
     design: Design
-    host: RunningHost
+    host: RunningHost | None
     results_dir: Path
     run_id: str
     source_dir: Path
@@ -67,11 +79,26 @@ def measure_launch(with_: Measurement, launch_id: str, attempt: int) -> Path:
             _repeat_refusal(with_, launch, open_cells, known, attempt)
         else:
             _run(with_, launch, open_cells, attempt)
-    found = {c.id: outcome_of(with_.results_dir, c.id) for c in launch.cells}
+    return write_receipt(with_.results_dir, launch, attempt)
+
+
+def write_receipt(results_dir: Path, launch: Launch, attempt: int) -> Path:
+    """Write that a launch was dealt with, and how its cells stand."""
+    found = {cell.id: outcome_of(results_dir, cell.id) for cell in launch.cells}
     outcomes = {cell: outcome and outcome["outcome"] for cell, outcome in found.items()}
-    receipt = receipt_path(with_.results_dir, launch.id, attempt)
+    receipt = receipt_path(results_dir, launch.id, attempt)
     write_json(receipt, {"launch": launch.id, "attempt": attempt, "cells": outcomes})
     return receipt
+
+
+def plan_of(study: Study, launch: Launch, cells: list[Cell]) -> Plan:
+    """Return the plan of a launch for the cells of it that are to be measured."""
+    return replay_plan(study, launch, cells, owner_of(study))
+
+
+def owner_of(study: Study) -> str:
+    """Return who asks for a launch, as others read it who find the host busy."""
+    return f"{getpass.getuser()}@{platform.node()} study {study.name} in {Path.cwd()}"
 
 
 def _is_settled(with_: Measurement, cell: Cell, attempt: int) -> bool:
@@ -82,28 +109,41 @@ def _is_settled(with_: Measurement, cell: Cell, attempt: int) -> bool:
 
 
 def _run(with_: Measurement, launch: Launch, cells: list[Cell], attempt: int) -> None:
-    owner = f"{getpass.getuser()}@{platform.node()} study {with_.study.name}"
-    plan = replay_plan(with_.study, launch, cells, owner)
+    assert with_.host is not None
+    plan = plan_of(with_.study, launch, cells)
     raw_dir = with_.results_dir / "launches" / launch.id / f"attempt-{attempt}-raw"
     progress = _Progress(with_, launch, cells)
     with_.host.run(plan, raw_dir, progress.on_event)
-    end = _end_of(raw_dir)
+    end = end_of(raw_dir)
     if end.get("status") == "interrupted":
+        _keep_proven(with_, launch, cells, raw_dir, attempt)
         raise HostLost(f"host {with_.study.host.name}: the launch was ended: {end.get('reason')}")
     for cell in cells:
-        _lay_down(with_, launch, cell, raw_dir, attempt, is_last=cell is cells[-1])
+        lay_down(with_, launch, cell, raw_dir, attempt, is_last=cell is cells[-1])
         raw = cell_dir(with_.results_dir, cell.id) / "raw"
-        outcome = judge_raw(raw, with_.study.road, cell.id)
-        _settle(with_, cell, outcome, attempt)
+        settle(with_, cell, judge_raw(raw, with_.study.road, cell.id), attempt)
 
 
-def _end_of(raw_dir: Path) -> dict[str, Any]:
+def _keep_proven(
+    with_: Measurement, launch: Launch, cells: list[Cell], raw_dir: Path, attempt: int
+) -> None:
+    """Keep the cells that were finished and proven before their launch was ended."""
+    for cell in cells:
+        outcome = judge_raw(raw_dir, with_.study.road, cell.id)
+        if len(cells) > 1 and outcome.outcome == "proven":
+            lay_down(with_, launch, cell, raw_dir, attempt, is_last=False)
+            settle(with_, cell, outcome, attempt)
+    shutil.rmtree(raw_dir)
+
+
+def end_of(raw_dir: Path) -> dict[str, Any]:
+    """Return the event that ended a launch, nothing where there is none."""
     rows = [json.loads(line) for line in (raw_dir / "events.jsonl").read_text().splitlines()]
     ends = [row for row in rows if row["event"] == "end"]
     return ends[-1] if ends else {}
 
 
-def _lay_down(
+def lay_down(
     with_: Measurement, launch: Launch, cell: Cell, raw_dir: Path, attempt: int, *, is_last: bool
 ) -> None:
     """Give a cell its raw folder; the cells of one launch share its files by hard links."""
@@ -156,12 +196,21 @@ def _git(source_dir: Path, *words: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def _settle(with_: Measurement, cell: Cell, outcome: Outcome, attempt: int) -> None:
+def settle(
+    with_: Measurement,
+    cell: Cell,
+    outcome: Outcome,
+    attempt: int,
+    *,
+    run_id: str | None = None,
+    measured_at: str | None = None,
+) -> None:
+    """Write a cell's outcome; run and time are this run and now unless told."""
     record = {
         **asdict(outcome),
         "attempt": attempt,
-        "run_id": with_.run_id,
-        "measured_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "run_id": run_id or with_.run_id,
+        "measured_at": measured_at or time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
     write_json(cell_dir(with_.results_dir, cell.id) / "outcome.json", record)
     with_.say(f"{_name(with_, cell)}: {outcome.outcome}: {outcome.reason}")
@@ -229,6 +278,8 @@ class _Progress:
             self._with.say(f"    {phase}: {row['done']} of {self._pulls} pulls")
         elif row["event"] == "reaped":
             self._with.say(f"    ended what an earlier launch left: {row['tag']}")
+        elif row["event"] == "recovered":
+            self._with.say(f"    fetched what an earlier run had left on host {row['host']}")
 
     def _time_left(self) -> str:
         """Estimate from the cells that this run has measured so far; empty at the first."""

@@ -7,6 +7,7 @@ agent. A plan is JSON, so that it can be read, reviewed and carried by hand.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import types
 import typing
@@ -24,7 +25,10 @@ __all__ = [
     "PlannedCell",
     "Process",
     "dumps",
+    "essence",
+    "first_difference",
     "loads",
+    "plan_hash",
 ]
 
 PLAN_VERSION = 1
@@ -50,14 +54,16 @@ class Process:
     ----------
     argv
         Words handed to ``execve`` as they are; ``{python}`` is the host's interpreter,
-        ``{folder}`` the launch folder, ``{port:NAME}`` a port of the plan, ``{events}``
-        the file descriptor for JSON events.
+        ``{folder}`` the launch folder, ``{port:NAME}`` a port of the plan, ``{bind}`` its
+        ``bind_address``, ``{events}`` the file descriptor for JSON events.
     env
         Variables set on top of the agent's environment.
     ready_event
         Name of the JSON event that says the process is ready; None: ready once started.
     stop_line
         Line written to its standard input to end it cleanly; None: TERM.
+    side
+        ``prefill`` or ``decode``: on which host it runs where the two are apart.
     """
 
     name: str
@@ -66,6 +72,7 @@ class Process:
     ready_event: str | None = None
     ready_timeout_s: float = 120.0
     stop_line: str | None = None
+    side: str | None = None
 
 
 @dataclass(frozen=True)
@@ -106,7 +113,8 @@ class Claim:
     """The road a launch claims, and what is needed to prove it.
 
     ``interfaces``, ``rdma_devices`` and ``gpus`` are the counters read at each edge;
-    ``counters`` names the kinds that a payload on this road moves.
+    ``counters`` names the kinds that a payload on this road moves. ``side`` is the end of
+    the road that this host is, ``prefill`` sends and ``decode`` receives; None: both.
     """
 
     transport: str
@@ -125,6 +133,7 @@ class Claim:
     carried_at_least: float = 0.95
     not_carried_at_most: float = 0.05
     idle_bytes_per_s: float = 2_000_000.0
+    side: str | None = None
 
 
 @dataclass(frozen=True)
@@ -139,6 +148,7 @@ class Plan:
     cells: list[PlannedCell]
     files: list[File] = field(default_factory=list)
     ports: dict[str, int] = field(default_factory=dict)
+    bind_address: str = "127.0.0.1"
     stop_timeout_s: float = 20.0
     facts_from: str | None = None
     version: int = PLAN_VERSION
@@ -167,6 +177,54 @@ def loads(text: str) -> Plan:
     plan = _build(Plan, data, "plan")
     assert isinstance(plan, Plan)
     return plan
+
+
+# What a plan says of who asks, of waiting and of judging: none of it is measured.
+_NOT_ESSENTIAL = {
+    "plan": ("owner", "ports", "bind_address", "stop_timeout_s"),
+    "claim": ("carried_at_least", "not_carried_at_most", "idle_bytes_per_s"),
+    "process": ("ready_timeout_s",),
+    "phase": ("timeout_s",),
+}
+
+
+def essence(plan: Plan) -> dict[str, Any]:
+    """Return what a plan measures, as plain values: two plans with one essence are one plan.
+
+    Left out are owner, ports, addresses, time-outs and tolerances, and the text of programs
+    that travel with it: a change of code is told by the version of the measurement.
+    """
+    data = _without(dataclasses.asdict(plan), "plan")
+    data["claim"] = _without(data["claim"], "claim")
+    data["processes"] = [_without(process, "process") for process in data["processes"]]
+    for cell in data["cells"]:
+        cell["phases"] = [_without(phase, "phase") for phase in cell["phases"]]
+    data["files"] = {
+        file["path"]: None if file["path"].endswith(".py") else file["text"]
+        for file in data["files"]
+    }
+    return data
+
+
+def _without(data: dict[str, Any], kind: str) -> dict[str, Any]:
+    return {key: value for key, value in data.items() if key not in _NOT_ESSENTIAL[kind]}
+
+
+def plan_hash(plan: Plan) -> str:
+    """Return the SHA-256 of a plan's essence as hexadecimal digits."""
+    text = json.dumps(essence(plan), sort_keys=True, ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def first_difference(one: Any, other: Any, where: str = "plan") -> str | None:
+    """Return where two plain values differ first and how, in one line; None where equal."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        pairs = [(f"{where}.{k}", one.get(k), other.get(k)) for k in sorted({*one, *other})]
+    elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        pairs = [(f"{where}[{i}]", a, b) for i, (a, b) in enumerate(zip(one, other))]
+    else:
+        return None if one == other else f"{where}: {one!r} is not {other!r}"
+    return next(filter(None, (first_difference(a, b, at) for at, a, b in pairs)), None)
 
 
 def _build(cls: Any, data: dict[str, Any], where: str) -> Any:

@@ -1,64 +1,127 @@
-"""What a host must have before anything is launched on it."""
+"""What every host of a study must have before anything is launched on it: one table."""
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from kvroad import study as studies
 from kvroad.cells import write_json
 from kvroad.design import Design, Launch
-from kvroad.engines.nixl import layout_of, pool_bytes
+from kvroad.engines.nixl import layout_of, pool_bytes, probe_script
 from kvroad.errors import UserError
-from kvroad.hosts import RunningHost
+from kvroad.hosts import Host, RunningHost
 from kvroad.study import Study
 
-__all__ = ["Finding", "check_host", "refuse"]
+__all__ = ["Finding", "check_host", "refuse", "table_lines"]
 
 NIXL_PACKAGES = ("nixl-cu13", "nixl-cu12", "nixl")
+OK, WARNING, REFUSED = "ok", "warning", "refused"
 # Left to the system and to everything else that runs on the host.
 _MEMORY_SHARE = 0.9
 _DISK_BYTES = 500_000_000
+# What a process of the driver or a display holds on an idle GPU.
+_IDLE_MIB = 600
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the preflight table."""
+    """One line of the preflight table; ``needed`` says what would pass."""
 
     check: str
-    is_ok: bool
+    status: str
     found: str
-    needed: str
+    needed: str = ""
 
 
 def check_host(
-    study: Study, design: Design, host: RunningHost, results_dir: Path
+    study: Study,
+    design: Design,
+    host: RunningHost,
+    results_dir: Path,
+    say: Callable[[str], None] = print,
 ) -> list[dict[str, Any]]:
-    """Check the host, write the table beside the results and return its rows.
+    """Check every host, write the tables beside the results and return their rows.
 
     Raises
     ------
     UserError
         For the first check that fails, with what would pass.
     """
-    facts = host.facts()
-    findings = [
-        _nixl(facts, study),
-        _memory(facts, study, design),
-        _disk(results_dir),
-    ]
-    rows = [asdict(finding) for finding in findings]
-    write_json(results_dir / "hosts" / study.host.name / "preflight.json", rows)
-    refuse(findings, study.host.name)
+    rows: list[dict[str, Any]] = []
+    for one in host.hosts():
+        findings = [*_findings(study, design, one), _disk("disk here", *_free(results_dir))]
+        table = [asdict(finding) for finding in findings]
+        write_json(results_dir / "hosts" / one.host.name / "preflight.json", table)
+        rows += [{"host": one.host.name, **row} for row in table]
+        if any(finding.status != OK for finding in findings):
+            for line in table_lines(findings, one.label):
+                say(line)
+        refuse(findings, one.label)
     return rows
 
 
-def refuse(findings: list[Finding], host: str) -> None:
-    """Raise UserError for the first finding that is not ok."""
+def refuse(findings: list[Finding], label: str) -> None:
+    """Raise UserError for the first finding that is refused, and count the others."""
+    refused = [finding for finding in findings if finding.status == REFUSED]
+    if not refused:
+        return
+    first = refused[0]
+    more = f" (and {len(refused) - 1} more, see the table)" if len(refused) > 1 else ""
+    needed = f"; {first.needed}" if first.needed else ""
+    raise UserError(f"{label}: {first.check}: {first.found}{needed}{more}")
+
+
+def table_lines(findings: list[Finding], label: str) -> list[str]:
+    """Return the table as lines of text."""
+    width = max(len(finding.check) for finding in findings)
+    lines = [f"preflight of {label}:"]
     for finding in findings:
-        if not finding.is_ok:
-            raise UserError(f"host {host}: {finding.check}: {finding.found}; {finding.needed}")
+        needed = f"; {finding.needed}" if finding.needed and finding.status != OK else ""
+        lines.append(f"  {finding.check:{width}}  {finding.status:7}  {finding.found}{needed}")
+    return lines
+
+
+def _findings(study: Study, design: Design, host: Host) -> list[Finding]:
+    first = study.engine.side_channel_port
+    ports = list(range(first, first + study.engine.rank_pairs)) if first else []
+    facts = host.facts(ports)
+    findings = [
+        Finding("connection", OK, host.label),
+        Finding("Python", OK, f"{facts['python']} at {facts['executable']}"),
+        _nixl(facts, study),
+    ]
+    if findings[-1].status == OK:
+        findings.append(_ucx(host))
+    findings += [
+        _memory(facts, study, design, host.host),
+        _work_folder(facts),
+        *_ports(facts),
+        *_devices(facts, host.host),
+    ]
+    if study.engine.memory == "VRAM":
+        findings.append(_gpus_idle(facts, host.host))
+    level = REFUSED if host.host.strict else WARNING
+    pools_bytes = _share(study) * pool_bytes(study, _largest(study, design))
+    for name, transport in study.transports.items():
+        found = _transport_fault(
+            transport, facts, host.host, pools_bytes, is_split=studies.is_split(study.host)
+        )
+        status = level if found else OK
+        findings.append(Finding(f"transport {name}", status, found or "can be had"))
+    return findings
+
+
+def _largest(study: Study, design: Design) -> Launch:
+    return max(design.launches, key=lambda launch: pool_bytes(study, launch))
+
+
+def _share(study: Study) -> float:
+    """Return the part of all pools that one host holds: half of them where there are two."""
+    return 0.5 if studies.is_split(study.host) else 1.0
 
 
 def _nixl(facts: dict[str, Any], study: Study) -> Finding:
@@ -68,52 +131,178 @@ def _nixl(facts: dict[str, Any], study: Study) -> Finding:
     if found is None:
         return Finding(
             "NIXL",
-            False,
+            REFUSED,
             f"none of {', '.join(NIXL_PACKAGES)} is installed for {facts['executable']}",
             f"install one: {facts['executable']} -m pip install --no-deps nixl-cu13 numpy",
         )
     is_ok = wanted is None or found.split()[1] == wanted
-    return Finding("NIXL", is_ok, found, f"engine.nixl_version asks for {wanted or 'any'}")
+    needed = "" if wanted is None else f"engine.nixl_version asks for {wanted}"
+    return Finding("NIXL", OK if is_ok else REFUSED, found, needed)
 
 
-def _memory(facts: dict[str, Any], study: Study, design: Design) -> Finding:
-    largest = max(design.launches, key=lambda launch: pool_bytes(study, launch))
-    needed = pool_bytes(study, largest)
-    available = _available_bytes(facts, study)
-    fits = _largest_concurrency(study, largest, available)
+def _ucx(host: Host) -> Finding:
+    found = host.probe(probe_script())
+    if found["error"] is not None:
+        return Finding("UCX", REFUSED, str(found["error"]), "NIXL must start with its UCX backend")
+    return Finding("UCX", OK, f"{found['ucx']} at {found['ucx_library']}")
+
+
+def _memory(facts: dict[str, Any], study: Study, design: Design, host: studies.Host) -> Finding:
+    largest, share = _largest(study, design), _share(study)
+    needed = share * pool_bytes(study, largest)
+    available = _available_bytes(facts, study, host)
+    fits = int(available // (share * _bytes_per_pull(study, largest)))
     return Finding(
         f"{study.engine.memory} for the pools",
-        needed <= available,
+        OK if needed <= available else REFUSED,
         f"{needed / 1e9:.1f} GB asked for, {available / 1e9:.1f} GB to be had",
         f"the largest workload.concurrency that fits is {fits}",
     )
 
 
-def _available_bytes(facts: dict[str, Any], study: Study) -> float:
+def _available_bytes(facts: dict[str, Any], study: Study, host: studies.Host) -> float:
     if study.engine.memory == "DRAM":
         return float(_MEMORY_SHARE * (facts["memory_available_bytes"] or 0))
     free = [
         (float(gpu["memory.total"]) - float(gpu["memory.used"])) * 2**20
         for gpu in facts["gpus"] or []
-        if int(gpu["index"]) in study.host.gpus
+        if int(gpu["index"]) in host.gpus
     ]
     # Each GPU holds one half of one pair, so the fullest one decides for all of them.
-    pairs = 2 * study.engine.rank_pairs
-    return _MEMORY_SHARE * min(free, default=0.0) * pairs
+    halves = study.engine.rank_pairs * (1 if studies.is_split(study.host) else 2)
+    return _MEMORY_SHARE * min(free, default=0.0) * halves
 
 
-def _largest_concurrency(study: Study, launch: Launch, available: float) -> int:
+def _bytes_per_pull(study: Study, launch: Launch) -> int:
     longest = max(cell.prompt_tokens for cell in launch.cells)
-    per_pull = 2 * launch.arm.engine.rank_pairs * layout_of(study, launch, longest).n_pool_bytes
-    return int(available // per_pull)
+    return 2 * launch.arm.engine.rank_pairs * layout_of(study, launch, longest).n_pool_bytes
 
 
-def _disk(results_dir: Path) -> Finding:
+def _work_folder(facts: dict[str, Any]) -> Finding:
+    if facts["work_dir_error"]:
+        return Finding(
+            "work folder", REFUSED, str(facts["work_dir_error"]), "set host.work_dir to another"
+        )
+    return _disk("work folder", facts["disk_free_bytes"], facts["work_dir"])
+
+
+def _free(results_dir: Path) -> tuple[int, Path]:
     place = next(p for p in (results_dir, *results_dir.resolve().parents) if p.exists())
-    free = shutil.disk_usage(place).free
+    return shutil.disk_usage(place).free, place
+
+
+def _disk(check: str, free: int, place: Path | str) -> Finding:
     return Finding(
-        "disk for the results",
-        free >= _DISK_BYTES,
+        check,
+        OK if free >= _DISK_BYTES else REFUSED,
         f"{free / 1e9:.1f} GB free at {place}",
         f"{_DISK_BYTES / 1e9:.1f} GB are needed",
     )
+
+
+def _ports(facts: dict[str, Any]) -> list[Finding]:
+    findings = []
+    for port, holder in facts["port_holders"].items():
+        status = REFUSED if holder else OK
+        needed = "end it, or set engine.side_channel_port"
+        findings.append(Finding(f"port {port}", status, holder or "free", needed))
+    return findings
+
+
+def _devices(facts: dict[str, Any], host: studies.Host) -> list[Finding]:
+    """Hold what the host's file names against what the host has."""
+    has_gpus = [gpu["index"] for gpu in facts["gpus"] or []]
+    has_ports = [port["port"] for port in facts["rdma_ports"] or []]
+    has_devices = [*has_ports, *(port.partition("/")[0] for port in has_ports)]
+    named = (
+        ("host.interfaces", host.interfaces, facts["interfaces"]),
+        ("host.rdma_devices", [d.replace(":", "/") for d in host.rdma_devices], has_devices),
+        ("host.gpus", [str(gpu) for gpu in host.gpus], has_gpus),
+    )
+    findings = []
+    for check, wanted, has in named:
+        missing = [name for name in wanted if name not in has]
+        if missing:
+            found = f"no {', '.join(missing)}"
+            needed = f"the host has: {', '.join(has) or 'none'}"
+            findings.append(Finding(check, REFUSED if host.strict else WARNING, found, needed))
+        elif wanted:
+            findings.append(Finding(check, OK, ", ".join(wanted)))
+    return findings
+
+
+def _gpus_idle(facts: dict[str, Any], host: studies.Host) -> Finding:
+    index_of = {gpu["uuid"]: int(gpu["index"]) for gpu in facts["gpus"] or []}
+    busy = [
+        f"GPU {index_of[p['gpu_uuid']]}: pid {p['pid']} ({p['process_name']})"
+        for p in facts["gpu_processes"] or []
+        if index_of.get(p["gpu_uuid"]) in host.gpus
+    ]
+    if not busy:
+        # Processes in other containers are not listed, their memory is.
+        busy = [
+            f"GPU {gpu['index']}: {gpu['memory.used']} MiB in use"
+            for gpu in facts["gpus"] or []
+            if int(gpu["index"]) in host.gpus and float(gpu["memory.used"]) > _IDLE_MIB
+        ]
+    needed = "end them, or name other GPUs in host.gpus"
+    return Finding("GPUs idle", REFUSED if busy else OK, "; ".join(busy) or "no process", needed)
+
+
+def _transport_fault(
+    transport: studies.Transport,
+    facts: dict[str, Any],
+    host: studies.Host,
+    pools_bytes: float,
+    *,
+    is_split: bool,
+) -> str | None:
+    """Return why a host cannot offer a transport, as far as it can be told; None: it can.
+
+    The proof of its road has the last word: a host that has all of this may still take
+    another road.
+    """
+    if is_split and not {"interface", "nic"} & set(transport.counters):
+        return f"{' or '.join(transport.roads)} joins processes of one host; these are two"
+    if "nvlink" in transport.counters:
+        return _nvlink_fault(facts, host)
+    if "nic" in transport.counters:
+        return _rdma_fault(facts, host, transport.link_layer, pools_bytes)
+    return None
+
+
+def _nvlink_fault(facts: dict[str, Any], host: studies.Host) -> str | None:
+    gpus = [str(gpu) for gpu in host.gpus]
+    if len(gpus) < 2:
+        return f"two GPUs are needed; host.gpus lists {len(gpus)}"
+    peers: dict[str, dict[str, str]] = facts["gpu_peers"] or {}
+    for one in gpus:
+        for other in gpus:
+            state = peers.get(one, {}).get(other, "unknown")
+            if one != other and state not in ("OK", "unknown"):
+                return f"GPU {one} cannot read GPU {other} (nvidia-smi topo -p2p r: {state})"
+    return None
+
+
+def _rdma_fault(
+    facts: dict[str, Any], host: studies.Host, link_layer: str | None, pools_bytes: float
+) -> str | None:
+    wanted = {device.replace(":", "/") for device in host.rdma_devices}
+    ports = [
+        port
+        for port in facts["rdma_ports"] or []
+        if not wanted or {port["port"], port["port"].partition("/")[0]} & wanted
+    ]
+    if not ports:
+        return "no RDMA device (/sys/class/infiniband)"
+    told = ", ".join(f"{p['port']} {p['state']} {p['link_layer']} {p['rate']}" for p in ports)
+    up = [port for port in ports if "ACTIVE" in str(port["state"])]
+    right = [p for p in up if link_layer is None or p["link_layer"] == link_layer]
+    if not right:
+        return f"no port is up with link layer {link_layer or 'of any kind'}: {told}"
+    if not any(facts["gids"].get(port["port"]) for port in right):
+        return f"no GID on {', '.join(port['port'] for port in right)}"
+    limit = facts["memlock_bytes"]
+    if limit is not None and limit < pools_bytes:
+        return f"{limit} bytes may be locked, the pools have {pools_bytes:.0f}: ulimit -l unlimited"
+    return None

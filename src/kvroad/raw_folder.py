@@ -16,7 +16,16 @@ from kvroad.evidence.ucx import parse_lines
 from kvroad.evidence.ucx_records import UcxLog
 from kvroad.plan import Claim
 
-__all__ = ["Evidence", "read_raw"]
+__all__ = ["Evidence", "FarEnd", "read_raw"]
+
+
+@dataclass(frozen=True)
+class FarEnd:
+    """The counters of the passive half's host, where the two halves run on two hosts."""
+
+    claim: Claim
+    edges: tuple[Mapping[str, Any], ...]
+    file: str
 
 
 @dataclass(frozen=True)
@@ -33,6 +42,8 @@ class Evidence:
         Limits pulls, phases and edges to one cell of the launch; None: all.
     n_cells
         How many cells the launch has.
+    far
+        The other end of the road; None where both are on one host.
     """
 
     claim: Claim
@@ -43,6 +54,7 @@ class Evidence:
     planned: Mapping[tuple[str, str], int]
     cell: str | None = None
     n_cells: int = 1
+    far: FarEnd | None = None
 
     @property
     def roles(self) -> tuple[str, str]:
@@ -110,7 +122,18 @@ def read_raw(raw_dir: Path, cell: str | None = None) -> Evidence:
         planned,
         cell,
         len(plan["cells"]),
+        _far_end(raw_dir, claim),
     )
+
+
+def _far_end(raw_dir: Path, claim: Claim) -> FarEnd | None:
+    """Read what the passive half's host counted, where it is another one."""
+    if claim.side is None:
+        return None
+    side = "prefill" if claim.side == "decode" else "decode"
+    plan = json.loads((raw_dir / f"{side}.plan.json").read_text(encoding="utf-8"))
+    file = f"{side}.counters.jsonl"
+    return FarEnd(_claim(plan["claim"]), _json_rows(raw_dir / file), file)
 
 
 def _claim(data: Mapping[str, Any]) -> Claim:

@@ -6,15 +6,24 @@ import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 
+from kvroad.byte_witnesses import byte_counter
 from kvroad.diagnose import diagnose_complaints, diagnose_pulls, diagnose_row
-from kvroad.evidence.counters import Tolerances
+from kvroad.evidence.counters import KINDS, Tolerances
 from kvroad.evidence.redact import redact_text
 from kvroad.evidence.ucx_records import Complaint
 from kvroad.plan import Claim
 from kvroad.raw_folder import Evidence, read_raw
-from kvroad.witnesses import Witness, is_on_road, road_tables, witnesses_of
+from kvroad.witnesses import (
+    Witness,
+    environment,
+    is_on_road,
+    protocol_table,
+    road_tables,
+    telemetry,
+    use_counts,
+)
 
-__all__ = ["Outcome", "judge", "judge_raw", "seen_road"]
+__all__ = ["Outcome", "judge", "judge_raw", "seen_road", "witnesses_of"]
 
 PROVEN, REFUSED, FAILED = "proven", "refused", "failed"
 # What a launch of the same arm would meet again; counts, counters and crashes may differ.
@@ -90,6 +99,17 @@ def judge(evidence: Evidence, tolerances: Tolerances | None = None) -> Outcome:
         or _refusal(evidence, witnesses)
         or _stopped(evidence, witnesses)
         or _proof(evidence, witnesses)
+    )
+
+
+def witnesses_of(evidence: Evidence) -> tuple[Witness, ...]:
+    """Hear every witness, in the order in which the outcome lists them."""
+    return (
+        environment(evidence),
+        protocol_table(evidence),
+        use_counts(evidence),
+        *(witness for kind in KINDS for witness in byte_counter(kind, evidence)),
+        telemetry(evidence),
     )
 
 

@@ -36,6 +36,9 @@ def step(log: str) -> Iterator[Callable[[str], None]]:
         if isinstance(error, UserError):
             say(f"error: {error}")
             return
+        if isinstance(error, KeyboardInterrupt):
+            say(f"stopped: {str(error) or 'before the end'}; the same command goes on from here")
+            return
         with open(path, "a") as file:
             traceback.print_exception(kind, error, trace, file=file)
         print(f"error: {kind.__name__}: {error} (log: {log})", file=sys.stderr)

@@ -10,9 +10,12 @@ from typing import Any, get_type_hints
 
 __all__ = [
     "FIELD_OF_GROUP",
+    "HOW_TO_REACH",
+    "SIDES",
     "Claims",
     "Engine",
     "Host",
+    "HostSide",
     "Model",
     "RoadTolerances",
     "Study",
@@ -24,7 +27,9 @@ __all__ = [
     "arm_label",
     "arm_labels",
     "config_keys",
+    "is_split",
     "resolved",
+    "side_host",
     "study_slug",
     "ucx_tls_of",
     "variant_settings",
@@ -123,6 +128,7 @@ class Engine:
     progress_delay_us: int = 0
     poll_interval_us: int = 100
     nixl_version: str | None = None
+    side_channel_port: int = 0
     env: dict[str, str] = field(default_factory=dict)
     start_timeout_s: float = 120.0
     phase_timeout_s: float = 600.0
@@ -130,8 +136,38 @@ class Engine:
 
 
 @dataclass(frozen=True)
+class HostSide:
+    """What differs on the host of one half, where prefill and decode run on two hosts."""
+
+    name: str | None = None
+    address: str | None = None
+    user: str | None = None
+    port: int | None = None
+    identity_file: str | None = None
+    python: str | None = None
+    work_dir: str | None = None
+    source: str | None = None
+    bind_address: str | None = None
+    gpus: list[int] | None = None
+    interfaces: list[str] | None = None
+    rdma_devices: list[str] | None = None
+
+
+@dataclass(frozen=True)
 class Host:
-    """Where the engines run."""
+    """Where the engines run.
+
+    Parameters
+    ----------
+    source
+        File on the host that bash reads before the agent starts: modules, libraries, tokens.
+    strict
+        Whether a transport that the host cannot offer stops the study before it starts;
+        otherwise it is launched, and the proof of its road refuses it.
+    prefill, decode
+        What differs on the host of that half; where one of them says anything, the two
+        halves run on two hosts.
+    """
 
     name: str
     connection: str = "local"
@@ -141,12 +177,16 @@ class Host:
     identity_file: str | None = None
     python: str | None = None
     work_dir: str | None = None
+    source: str | None = None
     bind_address: str = "127.0.0.1"
     gpus: list[int] = field(default_factory=list)
     interfaces: list[str] = field(default_factory=list)
     rdma_devices: list[str] = field(default_factory=list)
     env: dict[str, str] = field(default_factory=dict)
     transports: dict[str, TransportOverride] = field(default_factory=dict)
+    prefill: HostSide = field(default_factory=HostSide)
+    decode: HostSide = field(default_factory=HostSide)
+    strict: bool = True
     connect_timeout_s: float = 10.0
     lease_s: float = 20.0
     lock_timeout_s: float = 0.0
@@ -236,6 +276,27 @@ def variant_settings(study: Study, variant: str) -> tuple[Engine, Workload]:
     return replace(study.engine, **chosen.engine), replace(study.workload, **chosen.workload)
 
 
+SIDES = ("prefill", "decode")
+
+
+def is_split(host: Host) -> bool:
+    """Return whether prefill and decode run on two hosts."""
+    return any(value is not None for side in SIDES for value in _told(host, side).values())
+
+
+def side_host(host: Host, side: str) -> Host:
+    """Return the host of one half: the host itself where both halves run on it."""
+    if not is_split(host):
+        return host
+    told = {"name": f"{host.name}-{side}", **_told(host, side)}
+    return replace(host, prefill=HostSide(), decode=HostSide(), **told)
+
+
+def _told(host: Host, side: str) -> dict[str, Any]:
+    values: dict[str, Any] = vars(getattr(host, side))
+    return {key: value for key, value in values.items() if value is not None}
+
+
 def ucx_tls_of(study: Study, transport: str) -> list[str]:
     """Return the entries of ``UCX_TLS`` for a transport on this study's host."""
     override = study.host.transports.get(transport)
@@ -256,13 +317,33 @@ def resolved(study: Study) -> dict[str, Any]:
     return plain
 
 
+HOW_TO_REACH = (
+    "address",
+    "user",
+    "port",
+    "identity_file",
+    "python",
+    "work_dir",
+    "source",
+    "bind_address",
+    "strict",
+    "connect_timeout_s",
+    "lease_s",
+    "lock_timeout_s",
+)
+_CHANGES_NO_RESULT = re.compile(
+    rf"\+*(study=|tracking[.=]|host\.((prefill|decode)\.)?({'|'.join(HOW_TO_REACH)})=)"
+)
+
+
 def study_slug(study: Study) -> str:
     """Return a folder name: the study's, then ``+`` and each override in alphabetical order.
 
-    ``study=`` is the name itself and tracking changes no result, so neither is spelled out. A
-    short hash follows where a character was replaced, the name was cut, or ``+`` is ambiguous.
+    ``study=`` is the name itself; tracking and the way to a host change no result: none of
+    them is spelled out. A short hash follows where a character was replaced, the name was
+    cut, or ``+`` is ambiguous.
     """
-    told = sorted(o for o in study.overrides if not re.match(r"\+*(study=|tracking[.=])", o))
+    told = sorted(o for o in study.overrides if not _CHANGES_NO_RESULT.match(o))
     exact = "+".join([study.name, *told])
     safe = re.sub(r"[^A-Za-z0-9._+=,\[\]-]", "_", exact)
     if safe == exact and len(safe) <= 100 and not any("+" in o for o in told):

@@ -5,16 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from kvroad.evidence.counters import (
-    KINDS,
-    Flow,
-    add_flows,
-    flow_between,
-    phase_edges,
-    watched,
-    weigh,
-    weigh_packets,
-)
 from kvroad.evidence.nixl import Pull
 from kvroad.evidence.redact import redact_text
 from kvroad.evidence.ucx_records import EnvironmentLine, ProtocolRow, ProtocolTable, UcxLog
@@ -22,15 +12,16 @@ from kvroad.plan import Claim
 from kvroad.raw_folder import Evidence
 
 __all__ = [
+    "AGREES",
+    "CONTRADICTS",
+    "UNAVAILABLE",
     "Witness",
-    "byte_counter",
     "environment",
     "is_on_road",
     "protocol_table",
     "road_tables",
     "telemetry",
     "use_counts",
-    "witnesses_of",
 ]
 
 AGREES, CONTRADICTS, UNAVAILABLE = "agrees", "contradicts", "unavailable"
@@ -282,74 +273,3 @@ def _deviations(pull: Pull) -> Iterator[_Finding]:
     elif pull.bytes_moved != pull.bytes_planned:
         seen = f"NIXL moved {pull.bytes_moved} of {pull.bytes_planned} bytes"
         yield _Finding(CONTRADICTS, seen, pull.where)
-
-
-def byte_counter(kind: str, evidence: Evidence) -> tuple[Witness, ...]:
-    """Hold one kind of byte counter, summed over the phases, against the bytes moved.
-
-    Ports that count packets and no bytes bear a second witness, ``nic_packets``.
-    """
-    claim = evidence.claim
-    name = f"{kind}_bytes"
-    pairs = phase_edges(evidence.edges, evidence.cell)
-    payload: dict[tuple[str, str], int] = {}
-    for pull in evidence.cell_pulls():
-        key = (pull.cell, pull.phase)
-        payload[key] = payload.get(key, 0) + (pull.bytes_moved or 0)
-    lost = [f"{phase} of {cell}" for cell, phase in payload if (cell, phase) not in pairs]
-    if lost or not payload:
-        seen = f"no counters at both edges of {lost[0] if lost else 'any phase'}"
-        return (Witness(name, UNAVAILABLE, "", seen, "counters.jsonl"),)
-    flow = add_flows([flow_between(kind, *pairs[key], watched(claim, kind)) for key in payload])
-    total = sum(payload.values())
-    asked = (flow, total, kind in claim.counters, claim)
-    checks = [check for check in (weigh(*asked), weigh_packets(*asked)) if check is not None]
-    wrong = _wrong_link_layer(flow, total, evidence) if kind == "nic" else ""
-    witnesses = []
-    for check in checks:
-        status = {True: AGREES, False: CONTRADICTS, None: UNAVAILABLE}[check.ok]
-        where = f"counters.jsonl {check.where}"
-        if wrong and status != CONTRADICTS:
-            expected = f"link layer {claim.link_layer}"
-            witnesses.append(Witness(check.kind, CONTRADICTS, expected, wrong, where))
-        else:
-            witnesses.append(Witness(check.kind, status, check.expected, check.seen, where))
-    return tuple(witnesses)
-
-
-def _wrong_link_layer(flow: Flow, payload_bytes: int, evidence: Evidence) -> str:
-    """Name a port that carried payload and is not of the claimed link layer, else ``""``.
-
-    Counters say which ports carried; those without bytes are the ones that UCX's rows name.
-    """
-    claim = evidence.claim
-    if claim.link_layer is None or "nic" not in claim.counters:
-        return ""
-    named = {device.replace(":", "/") for device in _devices(evidence)}
-    for port, layer in flow.link_layers.items():
-        carried = port in named or (
-            flow.received_bytes is not None
-            and flow.devices.get(port, 0) > claim.not_carried_at_most * payload_bytes
-        )
-        if carried and layer.lower() != claim.link_layer.lower():
-            return f"port {port} has link layer {layer}"
-    return ""
-
-
-def _devices(evidence: Evidence) -> Iterator[str]:
-    """Yield the devices of the claimed rows."""
-    for file in evidence.initiators:
-        for table in road_tables(evidence.logs.get(file), evidence.claim):
-            rows = (row for row in table.rows if _is_claimed(row, evidence.claim))
-            yield from (share.device for row in rows for share in row.shares)
-
-
-def witnesses_of(evidence: Evidence) -> tuple[Witness, ...]:
-    """Hear every witness, in the order in which the outcome lists them."""
-    return (
-        environment(evidence),
-        protocol_table(evidence),
-        use_counts(evidence),
-        *(witness for kind in KINDS for witness in byte_counter(kind, evidence)),
-        telemetry(evidence),
-    )

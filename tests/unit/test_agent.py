@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from kvroad.agent.manifest import check_manifest
-from kvroad.agent.processes import find_ours
+from kvroad.agent.processes import TAG_VARIABLE
 from kvroad.hosts import build_agent
 from kvroad.plan import Claim, Command, File, Phase, Plan, PlannedCell, Process, dumps
 
@@ -74,7 +74,7 @@ class Agent:
     def __init__(self, tmp_path: Path) -> None:
         self.work = tmp_path / "work"
         self.path = build_agent(tmp_path / "agent.pyz")
-        self.folder = tmp_path / "raw"
+        self.folder = self.work / "launches" / "launch-1"
 
     def start(self, plan: Plan, *options: str) -> subprocess.Popen[str]:
         self.work.mkdir(exist_ok=True)
@@ -82,7 +82,7 @@ class Agent:
         path.write_text(dumps(plan))
         argv = [sys.executable, str(self.path), "--work-dir", str(self.work)]
         return subprocess.Popen(
-            [*argv, "run", str(path), str(self.folder), *options],
+            [*argv, "run", str(path), *options],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -94,8 +94,18 @@ class Agent:
         out, _ = process.communicate(timeout=60)
         return process.returncode, [json.loads(line) for line in out.splitlines()]
 
-    def left(self, plan: Plan) -> list[Any]:
-        return find_ours(f"{plan.owner}:{plan.launch}", [], None)
+    def left(self, plan: Plan) -> list[int]:
+        """Return the live processes that carry the tag of any run of a plan."""
+        tag = f"{TAG_VARIABLE}={plan.owner}:{plan.launch}:".encode()
+        found = []
+        for path in Path("/proc").glob("[0-9]*/environ"):
+            try:
+                environment = path.read_bytes()
+            except OSError:
+                continue
+            if tag in environment:
+                found.append(int(path.parts[2]))
+        return found
 
 
 @pytest.fixture
@@ -207,14 +217,15 @@ def test_losing_the_client_ends_everything(agent: Agent, how: str) -> None:
 def test_a_killed_agent_is_cleaned_up_after_by_the_next(agent: Agent) -> None:
     plan = make_plan("stubborn", cells=[PlannedCell("c", 1, [_long_phase()])])
     process = agent.start(plan)
-    wait_for(process, "phase_start")
+    wait_for(process, "progress")
     os.kill(process.pid, signal.SIGKILL)
     process.communicate()
     # The engine may die of its broken pipe; its child in another session does not.
     assert agent.left(plan)
     argv = [sys.executable, str(agent.path), "--work-dir", str(agent.work), "reap"]
     done = subprocess.run(argv, capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout)["left"] == []
+    reaped = [json.loads(x) for x in done.stdout.splitlines() if '"reaped"' in x]
+    assert [row["left"] for row in reaped] == [[]]
     assert agent.left(plan) == []
     assert list((agent.work / "ledger").glob("*")) == []
 
@@ -224,7 +235,6 @@ def test_a_busy_host_names_its_holder(agent: Agent, tmp_path: Path) -> None:
     first = agent.start(plan)
     wait_for(first, "phase_start")
     second = Agent(tmp_path)
-    second.folder = tmp_path / "other"
     returncode, events = second.run(make_plan("good", owner="another", launch="launch-2"))
     assert returncode == 75
     assert events[-1]["holder"]["owner"] == "a test"

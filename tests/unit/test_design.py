@@ -20,6 +20,7 @@ SECTIONS = {
     "engine": "Engine",
     "host": "Host",
     "model": "Model",
+    "side": "HostSide",
     "study": "Study",
     "transport": "Transport",
     "variant": "Variant",

@@ -12,18 +12,24 @@ class Clock:
         return self.now
 
 
-def test_silence_longer_than_the_lease_ends_it() -> None:
+def test_silence_ends_it_so_early_that_the_host_is_clean_within_the_lease() -> None:
     clock = Clock()
-    lease = Lease(6.0, clock)
+    lease = Lease(10.0, clock)
     clock.now += 5.9
     assert lease.stop_reason() is None
     lease.beat()
     clock.now += 5.9
     assert lease.stop_reason() is None
     clock.now += 0.2
-    assert lease.stop_reason() == "no heartbeat for 6.1 s (lease 6 s)"
+    assert lease.grace_s(20.0) == 2.0
+    assert lease.stop_reason() == "no heartbeat for 6.1 s (lease 10 s)"
     lease.beat()
     assert lease.stop_reason() is not None
+
+
+def test_the_grace_of_an_ordinary_end_is_the_plans() -> None:
+    assert Lease(10.0).grace_s(20.0) == 20.0
+    assert Lease(None).grace_s(20.0) == 20.0
 
 
 def test_a_step_of_the_wall_clock_changes_nothing(monkeypatch) -> None:
@@ -46,3 +52,9 @@ def test_the_end_of_input_and_the_word_stop_end_it() -> None:
     lease = Lease(6.0)
     lease._read(io.StringIO(".\n"))
     assert lease.stop_reason() == "the client closed the connection"
+
+
+def test_a_command_is_a_sign_of_life_and_waits_to_be_taken() -> None:
+    lease = Lease(6.0)
+    lease._read(io.StringIO('.\n{"do": "start"}\n'))
+    assert lease.commands.get_nowait() == {"do": "start"}

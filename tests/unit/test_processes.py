@@ -11,6 +11,7 @@ from kvroad.agent.processes import (
     TAG_VARIABLE,
     Ledger,
     ProcessId,
+    become_subreaper,
     end_processes,
     find_ours,
     process_id,
@@ -43,7 +44,7 @@ def stubborn(tmp_path: Path):
     ledger = Ledger(tmp_path / "ledger.json", tag)
     ledger.add(process.pid)
     yield process, ledger
-    end_processes(tag, ledger.entries, None, grace_s=0.0)
+    end_processes(ledger, None, grace_s=0.0)
     process.stdout.close()
     process.wait()
 
@@ -52,7 +53,7 @@ def test_all_three_are_found_and_ended(stubborn) -> None:
     process, ledger = stubborn
     assert len(find_ours(ledger.tag, ledger.entries, None)) == 3
     started = time.monotonic()
-    assert end_processes(ledger.tag, ledger.entries, None, grace_s=0.5) == []
+    assert end_processes(ledger, None, grace_s=0.5) == []
     assert time.monotonic() - started < 10
     assert process.wait() == -signal.SIGKILL
     assert find_ours(ledger.tag, ledger.entries, None) == []
@@ -66,17 +67,19 @@ def test_a_ledger_read_back_finds_them_after_the_parent_died(stubborn) -> None:
     assert read is not None
     left = find_ours(read.tag, read.entries, None)
     assert len(left) == 2
-    assert end_processes(read.tag, read.entries, None, grace_s=2.0) == []
+    assert end_processes(read, None, grace_s=2.0) == []
 
 
-def test_a_number_taken_over_by_somebody_else_is_not_ours() -> None:
+def test_a_number_taken_over_by_somebody_else_is_not_ours(tmp_path: Path) -> None:
     other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(30)"])
     try:
         real = process_id(other.pid)
         assert real is not None
         earlier = ProcessId(other.pid, real.start_ticks - 1)
         assert find_ours("test:nobody", [earlier], None) == []
-        assert end_processes("test:nobody", [earlier], None, grace_s=0.1) == []
+        ledger = Ledger(tmp_path / "ledger.json", "test:nobody")
+        ledger.entries, ledger.seen = [earlier], {earlier}
+        assert end_processes(ledger, None, grace_s=0.1) == []
         assert other.poll() is None
     finally:
         other.kill()
@@ -100,3 +103,39 @@ def test_a_torn_ledger_is_no_ledger(tmp_path: Path, text: str) -> None:
     path = tmp_path / "ledger.json"
     path.write_text(text)
     assert Ledger.read(path) is None
+
+
+# Forks twice: the middle one ends, the last one has its own session and no environment.
+DAEMON = """
+import os, sys, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        os.execve(sys.executable, [sys.executable, "-c", "import time; time.sleep(60)"], {})
+    os._exit(0)
+os.wait()
+time.sleep(60)
+"""
+
+
+def test_a_daemon_seen_once_is_found_when_its_adopter_is_gone(tmp_path: Path) -> None:
+    parent = subprocess.Popen([sys.executable, "-c", DAEMON], start_new_session=True)
+    ledger = Ledger(tmp_path / "ledger.json", "test:daemon")
+    ledger.add(parent.pid)
+    become_subreaper()
+    try:
+        deadline = time.monotonic() + 10
+        while len(ledger.seen) < 2 and time.monotonic() < deadline:
+            time.sleep(0.05)
+            ledger.note(os.getpid())
+        parent.kill()
+        parent.wait()
+    finally:
+        become_subreaper(is_on=False)
+    read = Ledger.read(ledger.path)
+    assert read is not None
+    # Without what was seen, nothing leads to it: no tag, no session, no parent of ours.
+    assert find_ours(read.tag, read.entries, None) == []
+    assert len(find_ours(read.tag, read.entries, None, read.seen)) == 1
+    assert end_processes(read, None, grace_s=2.0) == []
+    assert find_ours(read.tag, read.entries, None, read.seen) == []

@@ -12,9 +12,9 @@ from kvroad.evidence.nixl import parse_pulls
 from kvroad.evidence.ucx import parse_lines
 from kvroad.plan import Claim
 from kvroad.raw_folder import Evidence, read_raw
-from kvroad.road import judge, judge_raw, seen_road
+from kvroad.road import judge, judge_raw, seen_road, witnesses_of
 from kvroad.study import RoadTolerances
-from kvroad.witnesses import protocol_table, use_counts, witnesses_of
+from kvroad.witnesses import protocol_table, use_counts
 
 
 @pytest.fixture

@@ -7,11 +7,15 @@ from pathlib import Path
 import pytest
 
 from kvroad.checks import UCX_ALIASES, UCX_TRANSPORTS, check_ucx_tls, validate
+from kvroad.design import NOT_IDENTITY_FIELDS
 from kvroad.errors import UserError
 from kvroad.study import (
+    HOW_TO_REACH,
+    SIDES,
     Claims,
     Engine,
     Host,
+    HostSide,
     Model,
     RoadTolerances,
     Study,
@@ -23,7 +27,9 @@ from kvroad.study import (
     arm_label,
     arm_labels,
     config_keys,
+    is_split,
     resolved,
+    side_host,
     study_slug,
     ucx_tls_of,
     variant_settings,
@@ -61,6 +67,20 @@ def refusal(study):
 
 def test_the_study_of_these_tests_is_valid():
     validate(STUDY)
+
+
+def test_what_a_report_is_not_named_for_changes_no_cell():
+    assert set(HOW_TO_REACH) <= NOT_IDENTITY_FIELDS["host"]
+
+
+def test_a_half_has_what_it_says_and_the_rest_of_its_host():
+    host = Host("pair", address="a", port=22, gpus=[0], decode=HostSide(address="b", gpus=[1]))
+    assert is_split(host)
+    assert not is_split(Host("one", address="a"))
+    prefill, decode = (side_host(host, side) for side in SIDES)
+    assert (prefill.name, prefill.address, prefill.gpus) == ("pair-prefill", "a", [0])
+    assert (decode.name, decode.address, decode.port, decode.gpus) == ("pair-decode", "b", 22, [1])
+    assert not is_split(decode)
 
 
 def test_an_arm_is_named_for_its_transport_and_for_its_variant_unless_that_is_blocks():
@@ -118,6 +138,7 @@ class TestSlug:
             ([], "small"),
             (["study=small"], "small"),
             (["study=small", "transport=[shm,roce]"], "small+transport=[shm,roce]"),
+            (["host=ssh", "host.address=a", "++host.decode.port=1"], "small+host=ssh"),
             (["seed=2", "launches=6"], "small+launches=6+seed=2"),
             (["tracking.uri=sqlite:///other.db"], "small"),
             (["engine.num_threads=0"], "small+engine.num_threads=0"),
@@ -128,7 +149,7 @@ class TestSlug:
 
     @pytest.mark.parametrize(
         "override",
-        ["host.python=/opt/py/bin", "engine.env.A='x y'", "engine.env.A=é", "+variant=again"],
+        ["model.source=/opt/py/bin", "engine.env.A='x y'", "engine.env.A=é", "+variant=again"],
     )
     def test_what_cannot_be_spelled_out_gets_a_hash(self, override):
         slug = study_slug(replace(STUDY, overrides=[override]))
@@ -315,7 +336,29 @@ def test_refuses_a_transport(change, message):
         ({"interfaces": ["../lo"]}, "host.interfaces: '../lo' is not the name of a device"),
         ({"rdma_devices": ["mlx5_0/1"]}, "host.rdma_devices: 'mlx5_0/1' is not the name"),
         ({"python": "py\nthon"}, r"host.python: 'py\nthon' holds a line break"),
-        ({"lease_s": 0.0}, "host.lease_s: 0.0 is not allowed"),
+        ({"lease_s": 4.0}, "host.lease_s: 4.0 is too small; allowed is 5 or more"),
+        ({"address": "a;b"}, "host.address: 'a;b' is not allowed"),
+        ({"address": "$(x)"}, "host.address: '$(x)' is not allowed"),
+        ({"user": "`x`"}, "host.user: '`x`' is not allowed"),
+        ({"python": "-c"}, "host.python: '-c' is not a path"),
+        ({"work_dir": " "}, "host.work_dir: ' ' is not a path"),
+        ({"source": "-x"}, "host.source: '-x' is not a path"),
+        ({"env": {"HF_TOKEN": "x"}}, "host.env.HF_TOKEN looks like a secret"),
+        ({"env": {"A": "postgres://u:pw@h/d"}}, "host.env.A looks like a secret"),
+        (
+            {"connection": "ssh", "prefill": HostSide(address="a")},
+            "host.address is missing",
+        ),
+        (
+            {"connection": "ssh", "address": "a", "decode": HostSide(port=0)},
+            "host.decode.port: 0 is too small",
+        ),
+        (
+            {"prefill": HostSide(name="x"), "decode": HostSide(name="x")},
+            "host.prefill.name and host.decode.name are both 'x'",
+        ),
+        ({"decode": HostSide(name="../x")}, "host.decode.name: '../x' becomes part of a file name"),
+        ({"connection": "hand", "decode": HostSide(gpus=[1])}, "two hosts by hand cannot keep"),
         ({"price_per_hour": -1.0}, "host.price_per_hour: -1.0 is too small"),
         (
             {"transports": {"shm": TransportOverride(ucx_tls=["rcx"])}},

@@ -29,7 +29,14 @@ rule tabulate_cells:
         LOGS / "tabulate_cells.log",
     params:
         code=module_digest(
-            "tables", "outcomes", "road", "witnesses", "checks", "diagnose", "evidence"
+            "tables",
+            "outcomes",
+            "road",
+            "witnesses",
+            "byte_witnesses",
+            "checks",
+            "diagnose",
+            "evidence",
         ),
         tolerances=resolved(STUDY)["road"],
     message:

@@ -1,5 +1,6 @@
 """Measure the cells of one launch that are not proven yet."""
 
+import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 from kvroad.compose import compose, snakemake_overrides
 from kvroad.design import make_design
 from kvroad.hosts import open_host
+from kvroad.interrupts import stop_in_order
 from kvroad.measure import Measurement, measure_launch
 from kvroad.steps import step
 
@@ -19,17 +21,19 @@ def measure(
     say: Callable[[str], None],
 ) -> None:
     """Open the host, run the launch, leave the receipt."""
+    stop_in_order()
     study = compose(snakemake_overrides(config), conf_dir)
-    measurement = Measurement(
-        study=study,
-        design=make_design(study),
-        host=open_host(study.host),
-        results_dir=Path("results"),
-        run_id=os.environ["KVROAD_RUN_ID"],
-        source_dir=conf_dir.parent,
-        say=say,
-    )
-    measure_launch(measurement, launch, attempt)
+    with contextlib.closing(open_host(study.host)) as host:
+        measurement = Measurement(
+            study=study,
+            design=make_design(study),
+            host=host,
+            results_dir=Path("results"),
+            run_id=os.environ["KVROAD_RUN_ID"],
+            source_dir=conf_dir.parent,
+            say=say,
+        )
+        measure_launch(measurement, launch, attempt)
 
 
 if __name__ == "__main__":

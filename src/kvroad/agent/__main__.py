@@ -4,142 +4,101 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import shutil
 import sys
 from pathlib import Path
 
+from kvroad.agent.clean import forget, launch_folder, reap, stop
 from kvroad.agent.events import Events
-from kvroad.agent.facts import host_facts
-from kvroad.agent.launch import Launch, StepFailed, Stopped
+from kvroad.agent.exits import BUSY, DATA, IO, LEFT_BEHIND, OK
 from kvroad.agent.lease import Lease
 from kvroad.agent.lock import HostBusy, HostLock
-from kvroad.agent.manifest import write_manifest
-from kvroad.agent.processes import Ledger, become_subreaper, end_processes
-from kvroad.evidence.redact import redact_env, redact_text
-from kvroad.plan import Plan, PlanError, dumps, loads
+from kvroad.agent.processes import become_subreaper
+from kvroad.agent.raw_folder import make_raw_folder
+from kvroad.agent.survey import survey
+from kvroad.plan import Plan, PlanError, loads
 
 __all__ = ["main", "run_and_exit"]
-
-EXIT_BUSY = 75  # EX_TEMPFAIL of sysexits.h
-EXIT_LEFT_BEHIND = 70  # EX_SOFTWARE
-EXIT_DATA = 65  # EX_DATAERR
-EXIT_IO = 74  # EX_IOERR
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command of the agent and return its exit status."""
     arguments = _parser().parse_args(argv)
     work_dir: Path = arguments.work_dir
-    events = Events()
     if arguments.command == "facts":
-        print(json.dumps(host_facts()))
-        return 0
-    if arguments.command == "reap":
-        left = reap(work_dir, events)
-        return EXIT_LEFT_BEHIND if left else 0
+        print(json.dumps(survey(work_dir, arguments.ports)))
+        return OK
+    events = Events()
     try:
-        plan = loads(arguments.plan.read_text())
-    except (OSError, PlanError) as error:
+        return _command(arguments, work_dir, events)
+    except HostBusy as busy:
+        events.send("busy", holder=busy.holder)
+        return BUSY
+    except OSError as error:
+        events.send("end", status="failed", step="host", reason=str(error), keep=False)
+        return IO
+    finally:
+        events.flush()
+
+
+def _command(arguments: argparse.Namespace, work_dir: Path, events: Events) -> int:
+    if arguments.command == "forget":
+        forget(work_dir, arguments.launch)
+        return OK
+    if arguments.command == "stop":
+        return LEFT_BEHIND if stop(work_dir, arguments.owner, events) else OK
+    if arguments.command == "reap":
+        with HostLock(work_dir / "lock", "reap", arguments.lock_timeout_s):
+            return LEFT_BEHIND if reap(work_dir, events) else OK
+    return _run(arguments, work_dir, events)
+
+
+def _run(arguments: argparse.Namespace, work_dir: Path, events: Events) -> int:
+    try:
+        plan = _read_plan(arguments.plan)
+    except (OSError, UnicodeDecodeError, PlanError) as error:
         events.send("end", status="failed", step="plan", reason=str(error))
-        return EXIT_DATA
+        return DATA
     lease = Lease(arguments.lease_s or None)
     lease.watch_signals()
     if arguments.lease_s:
         lease.watch_stdin()
     become_subreaper()
-    try:
-        with HostLock(work_dir / "lock", plan.owner, arguments.lock_timeout_s):
-            if reap(work_dir, events):
-                return EXIT_LEFT_BEHIND
-            return _run(plan, arguments.folder, work_dir, events, lease)
-    except HostBusy as busy:
-        events.send("busy", holder=busy.holder)
-        return EXIT_BUSY
+    with HostLock(
+        work_dir / "lock", plan.owner, arguments.lock_timeout_s, stop_reason=lease.stop_reason
+    ):
+        if reap(work_dir, events):
+            return LEFT_BEHIND
+        folder = launch_folder(work_dir, plan.launch)
+        return make_raw_folder(plan, folder, work_dir, events, lease, is_relayed=arguments.relayed)
+
+
+def _read_plan(path: str) -> Plan:
+    # A plan that comes as the first line of the input leaves no file behind.
+    return loads(sys.stdin.readline() if path == "-" else Path(path).read_text())
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="agent", description="Run a plan on this host.")
     parser.add_argument("--work-dir", type=Path, required=True)
     commands = parser.add_subparsers(dest="command", required=True)
-    run = commands.add_parser("run", help="run a plan and leave a raw folder")
-    run.add_argument("plan", type=Path)
-    run.add_argument("folder", type=Path, help="the raw folder to make")
+    run = commands.add_parser("run", help="run a plan and leave a raw folder below launches")
+    run.add_argument("plan", help="file; '-': the first line of standard input")
     run.add_argument("--lease-s", type=float, default=0.0, help="0: nobody sends heartbeats")
     run.add_argument("--lock-timeout-s", type=float, default=0.0)
-    commands.add_parser("reap", help="end what an earlier launch of this work folder left")
-    commands.add_parser("facts", help="print the facts of this host")
+    run.add_argument("--relayed", action="store_true", help="wait for commands on the input")
+    reap = commands.add_parser("reap", help="end what an earlier launch of this work folder left")
+    reap.add_argument("--lock-timeout-s", type=float, default=0.0)
+    stop = commands.add_parser("stop", help="end the running launch of an owner and what it left")
+    stop.add_argument("--owner", required=True)
+    forget = commands.add_parser("forget", help="remove the raw folder of a launch")
+    forget.add_argument("launch")
+    facts = commands.add_parser("facts", help="print the facts of this host")
+    facts.add_argument("--ports", type=_ports, default=[], help="say who holds these")
     return parser
 
 
-def reap(work_dir: Path, events: Events) -> list[int]:
-    """End what a killed agent left running; touches only what its ledgers name as ours."""
-    left: list[int] = []
-    for path in sorted((work_dir / "ledger").glob("*.json")):
-        ledger = Ledger.read(path)
-        if ledger is None:
-            path.unlink(missing_ok=True)
-            continue
-        survivors = end_processes(ledger.tag, ledger.entries, None, grace_s=5.0)
-        events.send("reaped", tag=ledger.tag, left=[s.pid for s in survivors])
-        if survivors:
-            left += [s.pid for s in survivors]
-        else:
-            path.unlink(missing_ok=True)
-    return left
-
-
-def _run(plan: Plan, target: Path, work_dir: Path, events: Events, lease: Lease) -> int:
-    folder = target.with_name(target.name + ".partial")
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    events.open(folder / "events.jsonl")
-    facts = host_facts()
-    events.send("launch", launch=plan.launch, boot_id=facts["boot_id"])
-    launch = Launch(plan, folder, work_dir, events, lease)
-    status, step, reason = "complete", "", ""
-    try:
-        (folder / "plan.json").write_text(_redacted(plan))
-        launch.run()
-    except StepFailed as failed:
-        status, step, reason = "failed", failed.step, failed.reason
-        if failed.step == "road":
-            status = "stopped"
-    except Stopped as stopped:
-        status, step, reason = "interrupted", "stop", str(stopped)
-    except OSError as error:
-        status, step, reason = "failed", "host", str(error)
-    survivors = launch.end(is_clean=status != "interrupted")
-    if survivors:
-        status, step, reason = "failed", "stop", f"processes {survivors} could not be ended"
-    try:
-        (folder / "facts.json").write_text(json.dumps({**facts, "versions": _versions(folder)}))
-        events.send("end", status=status, step=step, reason=redact_text(reason))
-        events.close()
-        write_manifest(folder)
-        shutil.rmtree(target, ignore_errors=True)
-        os.replace(folder, target)
-    except OSError as error:
-        events.send("end", status="failed", step="host", reason=str(error), keep=False)
-        return EXIT_IO
-    events.send("folder", path=str(target), keep=False)
-    return EXIT_LEFT_BEHIND if survivors else 0
-
-
-def _redacted(plan: Plan) -> str:
-    data = json.loads(dumps(plan))
-    data["claim"]["environment"] = redact_env(data["claim"]["environment"])
-    for process in data["processes"]:
-        process["env"] = redact_env(process["env"])
-    return json.dumps(data, indent=1, sort_keys=True)
-
-
-def _versions(folder: Path) -> dict[str, object]:
-    try:
-        data = json.loads((folder / "versions.json").read_text())
-    except (OSError, ValueError):
-        return {}
-    return data if isinstance(data, dict) else {}
+def _ports(text: str) -> list[int]:
+    return [int(port) for port in text.split(",") if port]
 
 
 def run_and_exit() -> None:

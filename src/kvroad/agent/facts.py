@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-__all__ = ["host_facts", "query_gpus"]
+__all__ = ["boot_id", "host_facts", "query_gpus"]
 
 # Distributions whose versions decide what a measurement means.
 _PACKAGES = ("nixl-cu13", "nixl-cu12", "nixl", "numpy", "vllm", "ai-dynamo", "aiperf", "torch")
@@ -30,7 +30,7 @@ def host_facts() -> dict[str, Any]:
         "memory_bytes": _memory("MemTotal"),
         "memory_available_bytes": _memory("MemAvailable"),
         "memlock_bytes": _memlock(),
-        "boot_id": _read("/proc/sys/kernel/random/boot_id"),
+        "boot_id": boot_id(),
         "load_1_min": os.getloadavg()[0],
         "python": platform.python_version(),
         "executable": sys.executable,
@@ -39,6 +39,11 @@ def host_facts() -> dict[str, Any]:
         "rdma_ports": _rdma_ports(),
         "interfaces": sorted(p.name for p in Path("/sys/class/net").glob("*")),
     }
+
+
+def boot_id() -> str | None:
+    """Return the identity of the current boot (random(4))."""
+    return _read("/proc/sys/kernel/random/boot_id")
 
 
 def query_gpus() -> list[dict[str, str]] | None:

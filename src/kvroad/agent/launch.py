@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import selectors
 import socket
 import subprocess
 import sys
 import time
+import uuid
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +26,8 @@ from kvroad.plan import Phase, Plan, Process
 __all__ = ["Launch", "StepFailed", "Stopped"]
 
 _LAST_LINES = 8
+# Between TERM and KILL for what a process left behind that has ended by itself.
+_STRAGGLER_S = 3.0
 
 
 class StepFailed(Exception):
@@ -44,6 +49,7 @@ class _Running:
     popen: subprocess.Popen[bytes]
     events_fd: int
     buffer: bytes = b""
+    is_ready: bool = False
     events: list[dict[str, Any]] = field(default_factory=list)
 
 
@@ -54,21 +60,31 @@ class Launch:
     ----------
     folder
         Empty folder that becomes the raw folder.
-    work_dir
-        The agent's own folder on the host, for the ledger.
+    ledger
+        The file in the agent's work folder that will name the processes.
+    boot_id
+        The host's current boot.
     """
 
     def __init__(
-        self, plan: Plan, folder: Path, work_dir: Path, events: Events, lease: Lease
+        self,
+        plan: Plan,
+        folder: Path,
+        ledger: Path,
+        boot_id: str | None,
+        events: Events,
+        lease: Lease,
     ) -> None:
         self.plan = plan
         self.folder = folder
         self.events = events
         self.lease = lease
-        self.tag = f"{plan.owner}:{plan.launch}"
-        self.ledger = Ledger(work_dir / "ledger" / f"{os.getpid()}.json", self.tag)
+        # The same launch may run for the same owner in another work folder of this host.
+        self.tag = f"{plan.owner}:{plan.launch}:{uuid.uuid4().hex[:12]}"
+        self.ledger = Ledger(ledger, self.tag, boot_id)
         self.capture = Capture(plan.claim, folder / "counters.jsonl")
         self.ports: dict[str, int] = {}
+        self._edges: list[dict[str, Any]] = []
         self._running: dict[str, _Running] = {}
         self._selector = selectors.DefaultSelector()
 
@@ -82,11 +98,32 @@ class Launch:
         Stopped
             When the lease ended or a signal came.
         """
-        self._lay_down()
+        self.lay_down()
+        self.start()
+        for cell in self.plan.cells:
+            for phase in cell.phases:
+                self._run_phase(cell.cell, phase)
+
+    def lay_down(self, ports: Mapping[str, int] | None = None) -> None:
+        """Write the plan's files and choose the ports that neither it nor ``ports`` names."""
+        for file in self.plan.files:
+            path = self.folder / file.path
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(file.text)
+        try:
+            for name, number in self.plan.ports.items():
+                given = (ports or {}).get(name) or number
+                self.ports[name] = given or _free_port(self.plan.bind_address)
+        except OSError as error:
+            raise StepFailed("ports", f"address {self.plan.bind_address}: {error}") from error
+        # On disk before anything starts: the tag alone finds what a killed agent left.
+        self.ledger.write()
+
+    def start(self) -> None:
+        """Start the processes one after the other, each when the one before is ready."""
         for spec in self.plan.processes:
             self._start(spec)
-        for cell in self.plan.cells:
-            self._run_cell(cell.cell, cell.phases)
+            self.ledger.note(os.getpid())
 
     def end(self, *, is_clean: bool) -> list[int]:
         """End every process; return the pids that could not be ended.
@@ -97,22 +134,16 @@ class Launch:
         if is_clean:
             for running in reversed(list(self._running.values())):
                 self._ask_to_stop(running)
-        started = self.ledger.entries
-        survivors = end_processes(self.tag, started, os.getpid(), self.plan.stop_timeout_s)
+        is_asked = all(r.popen.poll() is not None for r in self._running.values())
+        longest_s = min(self.plan.stop_timeout_s, _STRAGGLER_S if is_asked else math.inf)
+        grace_s = self.lease.grace_s(longest_s)
+        survivors = end_processes(self.ledger, os.getpid(), grace_s)
         for running in self._running.values():
             returncode = running.popen.poll()
             self.events.send("exit", process=running.spec.name, returncode=returncode)
         if not survivors:
             self.ledger.path.unlink(missing_ok=True)
         return [s.pid for s in survivors]
-
-    def _lay_down(self) -> None:
-        for file in self.plan.files:
-            path = self.folder / file.path
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(file.text)
-        for name, number in self.plan.ports.items():
-            self.ports[name] = number or _free_port()
 
     def _start(self, spec: Process) -> None:
         read_fd, write_fd = os.pipe()
@@ -150,6 +181,7 @@ class Launch:
             step = f"start {spec.name}"
             answer = self._await([spec.name], spec.ready_event, spec.ready_timeout_s, step)
             facts = {k: v for k, v in answer[spec.name].items() if k != "event"}
+            running.is_ready = True
             self.events.send("ready", process=spec.name, **facts)
             if self.plan.facts_from == spec.name:
                 (self.folder / "versions.json").write_text(json.dumps(facts, indent=1))
@@ -157,31 +189,40 @@ class Launch:
     def _fill(self, word: str, events_fd: int) -> str:
         """Replace the placeholders of a plan; any other braces stay as they are."""
         word = word.replace("{python}", sys.executable).replace("{folder}", str(self.folder))
-        word = word.replace("{events}", str(events_fd))
+        word = word.replace("{events}", str(events_fd)).replace("{bind}", self.plan.bind_address)
         for name, number in self.ports.items():
             word = word.replace("{port:" + name + "}", str(number))
         return word
 
-    def _run_cell(self, cell: str, phases: list[Phase]) -> None:
-        for phase in phases:
-            self.events.send("phase_start", cell=cell, phase=phase.name, pulls=phase.pulls)
-            before = self.capture.edge(f"{phase.name}:start", cell)
-            answers = self._ask(phase)
-            after = self.capture.edge(f"{phase.name}:end", cell)
-            self.events.send("phase_end", cell=cell, phase=phase.name)
-            self._refuse_errors(phase, answers)
-            if phase.payload_bytes is not None:
-                self._check_road(cell, phase, before, after)
+    def _run_phase(self, cell: str, phase: Phase) -> None:
+        self.begin(cell, phase)
+        answers = self.ask(phase)
+        self.complete(cell, phase)
+        self.refuse_errors(phase, answers)
+        self.check_road(cell, phase)
 
-    def _refuse_errors(self, phase: Phase, answers: dict[str, dict[str, Any]]) -> None:
+    def begin(self, cell: str, phase: Phase) -> None:
+        """Read the counters in front of a phase."""
+        self.ledger.note(os.getpid())
+        self.events.send("phase_start", cell=cell, phase=phase.name, pulls=phase.pulls)
+        self._edges = [self.capture.edge(f"{phase.name}:start", cell)]
+
+    def complete(self, cell: str, phase: Phase) -> None:
+        """Read the counters behind a phase."""
+        self._edges.append(self.capture.edge(f"{phase.name}:end", cell))
+        self.events.send("phase_end", cell=cell, phase=phase.name)
+
+    def refuse_errors(self, phase: Phase, answers: dict[str, dict[str, Any]]) -> None:
+        """Raise StepFailed for the first answer that tells of an error."""
         for name, answer in answers.items():
             if answer.get("error"):
                 raise StepFailed(f"{phase.name} in {name}", str(answer["error"]))
 
-    def _check_road(
-        self, cell: str, phase: Phase, before: dict[str, Any], after: dict[str, Any]
-    ) -> None:
-        assert phase.payload_bytes is not None
+    def check_road(self, cell: str, phase: Phase) -> None:
+        """Raise StepFailed where the counters of a phase contradict the claim."""
+        if phase.payload_bytes is None:
+            return
+        before, after = self._edges
         checks = self.capture.check(before, after, phase.payload_bytes)
         for check in checks:
             self.events.send("check", cell=cell, phase=phase.name, **check.as_event())
@@ -189,7 +230,8 @@ class Launch:
         if wrong:
             raise StepFailed("road", "; ".join(wrong))
 
-    def _ask(self, phase: Phase) -> dict[str, dict[str, Any]]:
+    def ask(self, phase: Phase) -> dict[str, dict[str, Any]]:
+        """Send the phase's command and return the answer of each process."""
         command = phase.command
         line = json.dumps(command.line).encode() + b"\n"
         for name in command.processes:
@@ -209,30 +251,47 @@ class Launch:
         deadline = time.monotonic() + timeout_s
         answers: dict[str, dict[str, Any]] = {}
         while len(answers) < len(names):
-            reason = self.lease.stop_reason()
-            if reason is None and self.events.is_client_lost:
-                reason = "the client is gone"
-            if reason is not None:
-                raise Stopped(reason)
-            for running in self._read_events():
-                for row in running.events:
-                    if row.get("event") == event and running.spec.name in names:
-                        answers[running.spec.name] = row
-                    elif row.get("event") == "progress":
-                        fields = {k: v for k, v in row.items() if k != "event"}
-                        self.events.send(
-                            "progress", keep=False, process=running.spec.name, step=step, **fields
-                        )
-                    elif row.get("event") == "error":
-                        raise StepFailed(step, f"{running.spec.name}: {row.get('text')}")
-                running.events.clear()
-            for name, running in self._running.items():
-                if running.popen.poll() is not None and name not in answers:
-                    raise self._died(name, step)
+            for name, row in self.watch(step, answered=answers):
+                if row.get("event") == event and name in names:
+                    answers[name] = row
             if time.monotonic() > deadline:
                 missing = ", ".join(n for n in names if n not in answers)
                 raise StepFailed(step, f"no answer from {missing} within {timeout_s:g} s")
         return answers
+
+    def watch(self, step: str, answered: Container[str] = ()) -> list[tuple[str, dict[str, Any]]]:
+        """Wait a moment and return what the processes said; forward their progress.
+
+        Raises
+        ------
+        StepFailed
+            When a process reports an error, or ended without being in ``answered``.
+        Stopped
+            When the lease ended or a signal came.
+        """
+        reason = self.lease.stop_reason()
+        if reason is None and self.events.is_client_lost:
+            reason = "the client is gone"
+        if reason is not None:
+            raise Stopped(reason)
+        said = []
+        for running in self._read_events():
+            for row in running.events:
+                if row.get("event") == "progress":
+                    fields = {k: v for k, v in row.items() if k != "event"}
+                    self.events.send(
+                        "progress", keep=False, process=running.spec.name, step=step, **fields
+                    )
+                elif row.get("event") == "error":
+                    raise StepFailed(step, f"{running.spec.name}: {row.get('text')}")
+                else:
+                    said.append((running.spec.name, row))
+            running.events.clear()
+        told = {name for name, _ in said}
+        for name, running in self._running.items():
+            if running.popen.poll() is not None and name not in told and name not in answered:
+                raise self._died(name, step)
+        return said
 
     def _read_events(self) -> list[_Running]:
         ready = []
@@ -263,19 +322,28 @@ class Launch:
         stdin = running.popen.stdin
         if running.popen.poll() is not None or stdin is None:
             return
+        if running.spec.ready_event is not None and not running.is_ready:
+            return  # It does not listen yet.
         try:
             if running.spec.stop_line is not None:
                 stdin.write(running.spec.stop_line.encode() + b"\n")
             stdin.close()
-            if running.spec.stop_line is not None:
-                running.popen.wait(self.plan.stop_timeout_s)
-        except (BrokenPipeError, subprocess.TimeoutExpired):
+        except BrokenPipeError:
             return
+        if running.spec.stop_line is None:
+            return
+        deadline = time.monotonic() + self.plan.stop_timeout_s
+        while running.popen.poll() is None and time.monotonic() < deadline:
+            # A client that is lost by now wants the host clean, not the last line of a log.
+            if self.lease.stop_reason() is not None:
+                return
+            time.sleep(0.02)
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+def _free_port(address: str) -> int:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.bind((address, 0))
         return int(probe.getsockname()[1])
 
 

@@ -6,11 +6,15 @@ import fcntl
 import json
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-__all__ = ["HostBusy", "HostLock"]
+__all__ = ["HostBusy", "HostLock", "lock_holder"]
+
+_UNKNOWN = {"owner": "unknown"}
+_LOOK_S = 0.5
 
 
 class HostBusy(Exception):
@@ -24,29 +28,39 @@ class HostBusy(Exception):
 class HostLock:
     """``flock`` on one file of the host; released by the kernel when the agent dies.
 
+    ``stop_reason`` is asked while waiting: a text ends the wait.
+
     Raises
     ------
     HostBusy
         On entering, when the lock is not free within ``timeout_s`` seconds.
     """
 
-    def __init__(self, path: Path, owner: str, timeout_s: float) -> None:
+    def __init__(
+        self,
+        path: Path,
+        owner: str,
+        timeout_s: float,
+        stop_reason: Callable[[], str | None] = lambda: None,
+    ) -> None:
         self.path = path
         self.owner = owner
         self.timeout_s = timeout_s
+        self._stop_reason = stop_reason
         self._file: Any = None
 
     def __enter__(self) -> HostLock:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._file = open(self.path, "a+")
-        deadline = time.monotonic() + self.timeout_s
+        # Who only looks at the lock holds it for a moment, which must not read as busy.
+        deadline = time.monotonic() + max(self.timeout_s, _LOOK_S)
         while True:
             try:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                if time.monotonic() >= deadline:
-                    holder = self._read_holder()
+                if time.monotonic() >= deadline or self._stop_reason() is not None:
+                    holder = _read_holder(self._file)
                     self._file.close()
                     raise HostBusy(holder) from None
                 time.sleep(0.2)
@@ -56,14 +70,6 @@ class HostLock:
         self._file.flush()
         return self
 
-    def _read_holder(self) -> dict[str, Any]:
-        self._file.seek(0)
-        try:
-            holder = json.loads(self._file.read())
-        except ValueError:
-            return {"owner": "unknown"}
-        return holder if isinstance(holder, dict) else {"owner": "unknown"}
-
     def __exit__(
         self,
         kind: type[BaseException] | None,
@@ -72,3 +78,25 @@ class HostLock:
     ) -> None:
         self._file.truncate(0)
         self._file.close()
+
+
+def lock_holder(path: Path) -> dict[str, Any] | None:
+    """Return who holds the lock now, None where nobody does."""
+    try:
+        with open(path, "a+") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return _read_holder(file)
+    except FileNotFoundError:
+        pass
+    return None
+
+
+def _read_holder(file: Any) -> dict[str, Any]:
+    file.seek(0)
+    try:
+        holder = json.loads(file.read())
+    except ValueError:
+        return _UNKNOWN
+    return holder if isinstance(holder, dict) else _UNKNOWN

@@ -8,7 +8,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +19,7 @@ __all__ = [
     "become_subreaper",
     "end_processes",
     "find_ours",
+    "leaves_of",
     "process_id",
 ]
 
@@ -26,7 +27,7 @@ TAG_VARIABLE = "KVROAD_TAG"
 _PR_SET_CHILD_SUBREAPER = 36
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, order=True)
 class ProcessId:
     """A process that cannot be mistaken for a later one with the same number.
 
@@ -47,10 +48,10 @@ class _Stat:
     start_ticks: int
 
 
-def become_subreaper() -> None:
+def become_subreaper(*, is_on: bool = True) -> None:
     """Make orphans of our children our own children (prctl(2), PR_SET_CHILD_SUBREAPER)."""
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+    if libc.prctl(_PR_SET_CHILD_SUBREAPER, int(is_on), 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER) failed")
 
 
@@ -60,24 +61,43 @@ def process_id(pid: int) -> ProcessId | None:
     return ProcessId(pid, stat.start_ticks) if stat else None
 
 
+def leaves_of(ancestor: int) -> list[int]:
+    """Return the descendants of a process, of its own process group, that have no child in it."""
+    stats = {stat.pid: stat for stat in _all_stats()}
+    if ancestor not in stats:
+        return []
+    group = stats[ancestor].group
+    members = [s for s in stats.values() if s.group == group and s.state != "Z"]
+    parents = {stat.parent for stat in members}
+    return [
+        stat.pid
+        for stat in members
+        if stat.pid not in parents and _descends(stat.pid, {ancestor}, stats)
+    ]
+
+
 class Ledger:
     """The processes a launch started, on disk before anything else can happen to them.
 
-    The file outlives a killed agent; the next one reads it and ends what is left.
+    The file outlives a killed agent; the next one reads it and ends what is left. What
+    it says holds until the host boots again: ``boot_id`` tells.
     """
 
-    def __init__(self, path: Path, tag: str) -> None:
+    def __init__(self, path: Path, tag: str, boot_id: str | None = None) -> None:
         self.path = path
         self.tag = tag
+        self.boot_id = boot_id
         self.entries: list[ProcessId] = []
+        self.seen: set[ProcessId] = set()
 
     @classmethod
     def read(cls, path: Path) -> Ledger | None:
         """Read a ledger; None where a crash left it empty or torn."""
         try:
             data = json.loads(path.read_text())
-            ledger = cls(path, data["tag"])
+            ledger = cls(path, data["tag"], data.get("boot_id"))
             ledger.entries = [ProcessId(**e) for e in data["processes"]]
+            ledger.seen = {ProcessId(**e) for e in data.get("seen", [])}
         except (OSError, ValueError, KeyError, TypeError):
             return None
         return ledger
@@ -89,37 +109,68 @@ class Ledger:
             self.entries.append(found)
         self.write()
 
+    def note(self, ancestor: int) -> None:
+        """Record who has come of the processes by now.
+
+        One that leaves its session, wipes its environment and loses its parent could not
+        be found again once the agent that adopted it is gone.
+        """
+        found = set(find_ours(self.tag, self.entries, ancestor, self.seen))
+        if found - self.seen:
+            self.seen |= found
+            self.write()
+
     def write(self) -> None:
         """Write the ledger atomically."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        text = json.dumps({"tag": self.tag, "processes": [vars(e) for e in self.entries]})
+        data = {
+            "tag": self.tag,
+            "boot_id": self.boot_id,
+            "processes": [vars(entry) for entry in self.entries],
+            "seen": [vars(entry) for entry in sorted(self.seen)],
+        }
         temporary = self.path.with_suffix(".tmp")
-        temporary.write_text(text)
+        temporary.write_text(json.dumps(data))
         os.replace(temporary, self.path)
 
 
-def find_ours(tag: str, started: Iterable[ProcessId], ancestor: int | None) -> list[ProcessId]:
+def find_ours(
+    tag: str,
+    started: Iterable[ProcessId],
+    ancestor: int | None,
+    seen: Collection[ProcessId] = (),
+) -> list[ProcessId]:
     """Return the live processes that belong to a launch.
 
     A process is ours if its environment carries the tag, if its session or group was
-    opened by a process in the ledger, or if it descends from ``ancestor``.
+    opened by a process in the ledger, or if it descends from one of them or from
+    ``ancestor``; so is one that was ``seen`` to be ours before, and what descends from it.
     """
     stats = {s.pid: s for s in _all_stats()}
     me = os.getpid()
+    started = list(started)
     leaders = _live_or_unclaimed(started, stats)
+    parents = {e.pid for e in (*started, *seen) if e.pid in stats and _is(stats[e.pid], e)}
+    if ancestor is not None:
+        parents.add(ancestor)
     ours = []
     for stat in stats.values():
         if stat.pid == me or stat.state == "Z":
             continue
         if (
-            stat.pid in leaders
+            stat.pid in parents
+            or stat.pid in leaders
             or stat.session in leaders
             or stat.group in leaders
-            or (ancestor is not None and _descends(stat.pid, ancestor, stats))
+            or _descends(stat.pid, parents, stats)
             or _carries_tag(stat.pid, tag)
         ):
             ours.append(ProcessId(stat.pid, stat.start_ticks))
     return ours
+
+
+def _is(stat: _Stat, entry: ProcessId) -> bool:
+    return stat.start_ticks == entry.start_ticks
 
 
 def _live_or_unclaimed(started: Iterable[ProcessId], stats: dict[int, _Stat]) -> set[int]:
@@ -131,13 +182,13 @@ def _live_or_unclaimed(started: Iterable[ProcessId], stats: dict[int, _Stat]) ->
     leaders = set()
     for entry in started:
         holder = stats.get(entry.pid)
-        if holder is None or holder.start_ticks == entry.start_ticks:
+        if holder is None or _is(holder, entry):
             leaders.add(entry.pid)
     return leaders
 
 
 def end_processes(
-    tag: str, started: list[ProcessId], ancestor: int | None, grace_s: float, kill_s: float = 10.0
+    ledger: Ledger, ancestor: int | None, grace_s: float, kill_s: float = 10.0
 ) -> list[ProcessId]:
     """End every process of a launch: TERM, wait, KILL, wait; return what survived.
 
@@ -147,9 +198,11 @@ def end_processes(
         deadline = time.monotonic() + wait_s
         signalled: set[ProcessId] = set()
         while True:
-            left = find_ours(tag, started, ancestor)
+            left = find_ours(ledger.tag, ledger.entries, ancestor, ledger.seen)
+            # An orphan that is found once stays ours when its parent is gone.
+            ledger.seen.update(left)
             if not left:
-                reap_orphans(started)
+                reap_orphans(ledger.entries)
                 return []
             for entry in left:
                 if entry not in signalled:
@@ -157,9 +210,9 @@ def end_processes(
                     signalled.add(entry)
             if time.monotonic() >= deadline:
                 break
-            reap_orphans(started)
+            reap_orphans(ledger.entries)
             time.sleep(0.05)
-    return find_ours(tag, started, ancestor)
+    return find_ours(ledger.tag, ledger.entries, ancestor, ledger.seen)
 
 
 def reap_orphans(started: Iterable[ProcessId]) -> None:
@@ -181,12 +234,12 @@ def _signal(entry: ProcessId, number: int) -> None:
         return  # The survivor is reported by end_processes.
 
 
-def _descends(pid: int, ancestor: int, stats: dict[int, _Stat]) -> bool:
-    seen: set[int] = set()
-    while pid in stats and pid not in seen:
-        seen.add(pid)
+def _descends(pid: int, ancestors: set[int], stats: dict[int, _Stat]) -> bool:
+    passed: set[int] = set()
+    while pid in stats and pid not in passed:
+        passed.add(pid)
         pid = stats[pid].parent
-        if pid == ancestor:
+        if pid in ancestors:
             return True
     return False
 

@@ -10,9 +10,9 @@ from kvroad.design import Cell, Launch
 from kvroad.errors import UserError
 from kvroad.kv_layout import KvLayout, pull_layout
 from kvroad.plan import Claim, Command, File, Phase, Plan, PlannedCell, Process
-from kvroad.study import Study
+from kvroad.study import SIDES, Engine, Host, Study, is_split, side_host
 
-__all__ = ["layout_of", "pool_bytes", "replay_plan"]
+__all__ = ["layout_of", "pool_bytes", "probe_script", "replay_plan"]
 
 _REPLAY = Path(__file__).parent / "replay"
 
@@ -27,6 +27,12 @@ def pool_bytes(study: Study, launch: Launch) -> int:
     longest = max(cell.prompt_tokens for cell in launch.cells)
     pull = layout_of(study, launch, longest).n_pool_bytes
     return 2 * launch.arm.engine.rank_pairs * launch.arm.workload.concurrency * pull
+
+
+def probe_script() -> str:
+    """Return a script that prints which NIXL and UCX the replay would find on a host."""
+    source = (_REPLAY / "binding.py").read_text()
+    return f"{source}\n\nimport json\n\nprint(json.dumps(probe()))\n"
 
 
 def replay_plan(study: Study, launch: Launch, cells: list[Cell], owner: str) -> Plan:
@@ -51,14 +57,14 @@ def replay_plan(study: Study, launch: Launch, cells: list[Cell], owner: str) -> 
         owner=owner,
         claim=_claim(study, launch, next(iter(layouts.values()))),
         # The passive halves come first: NIXL agents that start at once can hang in UCX 1.20.
-        processes=[_process(study, launch, passive, r, is_posting=False) for r in ranks]
-        + [_process(study, launch, posting, r, is_posting=True) for r in ranks],
+        processes=[_process(launch, role, r) for role in (passive, posting) for r in ranks],
         cells=[_planned_cell(study, launch, c, layouts[c.id], posting) for c in cells],
         files=[
             *(File(f"replay/{p.name}", p.read_text()) for p in sorted(_REPLAY.glob("*.py"))),
             File("replay.json", json.dumps(_config(study, launch, layouts), indent=1)),
         ],
-        ports={f"side-{r}": 0 for r in ranks},
+        ports=_ports(engine),
+        bind_address=side_host(study.host, passive).bind_address,
         stop_timeout_s=engine.stop_timeout_s,
         facts_from=f"{posting}-0",
     )
@@ -111,18 +117,33 @@ def _config(study: Study, launch: Launch, layouts: dict[str, KvLayout]) -> dict[
 
 def _gpus(study: Study, launch: Launch) -> tuple[list[int], list[int]]:
     """Return the GPU of each prefill and each decode rank: first half, second half."""
-    engine, gpus = launch.arm.engine, study.host.gpus
+    engine, host = launch.arm.engine, study.host
     if engine.memory != "VRAM":
         return [], []
-    if len(gpus) < 2 * engine.rank_pairs:
-        raise UserError(
-            f"engine.memory=VRAM with engine.rank_pairs={engine.rank_pairs} needs "
-            f"{2 * engine.rank_pairs} GPUs; host.gpus of {study.host.name} lists {len(gpus)}"
+    if is_split(host):
+        prefill, decode = (side_host(host, side) for side in SIDES)
+        return _first_gpus(prefill, engine, engine.rank_pairs), _first_gpus(
+            decode, engine, engine.rank_pairs
         )
-    return gpus[: engine.rank_pairs], gpus[engine.rank_pairs : 2 * engine.rank_pairs]
+    gpus = _first_gpus(host, engine, 2 * engine.rank_pairs)
+    return gpus[: engine.rank_pairs], gpus[engine.rank_pairs :]
 
 
-def _process(study: Study, launch: Launch, role: str, rank: int, *, is_posting: bool) -> Process:
+def _first_gpus(host: Host, engine: Engine, n: int) -> list[int]:
+    if len(host.gpus) < n:
+        raise UserError(
+            f"engine.memory=VRAM with engine.rank_pairs={engine.rank_pairs} needs {n} GPUs; "
+            f"host.gpus of {host.name} lists {len(host.gpus)}"
+        )
+    return host.gpus[:n]
+
+
+def _ports(engine: Engine) -> dict[str, int]:
+    first = engine.side_channel_port
+    return {f"side-{r}": first + r if first else 0 for r in range(engine.rank_pairs)}
+
+
+def _process(launch: Launch, role: str, rank: int) -> Process:
     engine = launch.arm.engine
     ports = ",".join("{port:side-" + str(r) + "}" for r in range(engine.rank_pairs))
     return Process(
@@ -130,12 +151,13 @@ def _process(study: Study, launch: Launch, role: str, rank: int, *, is_posting: 
         argv=[
             *("{python}", "-m", "replay", role, str(rank)),
             *("--config", "replay.json", "--events", "{events}"),
-            *("--host", study.host.bind_address, "--ports", ports),
+            *("--host", "{bind}", "--ports", ports),
         ],
         env=launch.arm.environment,
         ready_event="ready",
         ready_timeout_s=engine.start_timeout_s,
         stop_line="quit",
+        side=role,
     )
 
 

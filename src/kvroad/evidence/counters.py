@@ -56,6 +56,7 @@ _LAYOUTS = {
 }
 KINDS = tuple(_LAYOUTS)
 _PACKETS = "rcvd_pkts"
+_PACKETS_SENT = "sent_pkts"
 
 _GPU = re.compile(r"GPU (\d+):")
 _LINK = re.compile(r"Link (\d+): *(.*)")
@@ -86,8 +87,8 @@ class Flow:
     """What one kind of counter saw between two edges.
 
     ``received_bytes`` and ``sent_bytes`` are sums over ``devices`` and None where one of
-    them is unavailable, ``reason`` says why. ``packets`` is what remains of a port that
-    counts packets only.
+    them is unavailable, ``reason`` says why. ``packets`` and ``packets_sent`` are what
+    remains of a port that counts packets only.
     """
 
     kind: str
@@ -98,6 +99,7 @@ class Flow:
     devices: dict[str, int] = field(default_factory=dict)
     link_layers: dict[str, str] = field(default_factory=dict)
     packets: int | None = None
+    packets_sent: int | None = None
 
     @property
     def where(self) -> str:
@@ -182,8 +184,10 @@ def flow_between(
         reasons += [text for text in (why, why_tx) if text]
         received[name] = (rx or 0) * layout.unit_bytes
         sent += (tx or 0) * layout.unit_bytes
-    packets = [_delta(n, _PACKETS, before[n], after.get(n) or {})[0] for n in chosen]
-    counted = [p for p in packets if p is not None]
+    packets = {
+        counter: [_delta(n, counter, before[n], after.get(n) or {})[0] for n in chosen]
+        for counter in (_PACKETS, _PACKETS_SENT)
+    }
     return Flow(
         kind,
         None if reasons else sum(received.values()),
@@ -192,8 +196,14 @@ def flow_between(
         "; ".join(dict.fromkeys(reasons)),
         received,
         {n: str(before[n]["link_layer"]) for n in chosen if before[n].get("link_layer")},
-        sum(counted) if len(counted) == len(packets) else None,
+        _sum_if_all(packets[_PACKETS]),
+        _sum_if_all(packets[_PACKETS_SENT]),
     )
+
+
+def _sum_if_all(values: Sequence[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if len(known) == len(values) else None
 
 
 def _is_named(device: str, name: str) -> bool:
@@ -215,7 +225,6 @@ def _delta(
 def add_flows(flows: Sequence[Flow]) -> Flow:
     """Sum the flows of several phases; unavailable in one is unavailable in all."""
     lost = next((flow for flow in flows if flow.received_bytes is None), None)
-    packets = [flow.packets for flow in flows if flow.packets is not None]
     devices: dict[str, int] = {}
     layers: dict[str, str] = {}
     for flow in flows:
@@ -230,7 +239,8 @@ def add_flows(flows: Sequence[Flow]) -> Flow:
         lost.reason if lost else "",
         devices,
         layers,
-        sum(packets) if len(packets) == len(flows) else None,
+        _sum_if_all([flow.packets for flow in flows]),
+        _sum_if_all([flow.packets_sent for flow in flows]),
     )
 
 
@@ -245,30 +255,41 @@ def word_byte_hint(ratio: float) -> str:
     return ""
 
 
-def weigh(flow: Flow, payload_bytes: int, must_carry: bool, tolerances: Tolerances) -> Check:
+def weigh(
+    flow: Flow,
+    payload_bytes: int,
+    must_carry: bool,
+    tolerances: Tolerances,
+    side: str | None = None,
+) -> Check:
     """Hold a flow against the payload that went, or must not have gone, this way.
 
-    On a loopback interface each byte is received and sent: the receiving side counts.
-    Other kinds' ends lie on one host too, so that received is what the payload is.
+    ``side`` is the end of the road whose counters these are: ``prefill`` sends the payload,
+    ``decode`` receives it. None: both ends lie on one host, where on a loopback interface
+    each byte is received and sent, so that received is what the payload is.
     """
     name = f"{flow.kind}_bytes"
+    layout = _LAYOUTS[flow.kind]
+    is_sender = side == "prefill"
+    carried = flow.sent_bytes if is_sender else flow.received_bytes
+    where = flow.where.removesuffix(layout.received) + layout.sent if is_sender else flow.where
     if payload_bytes <= 0:
-        return Check(name, None, "a payload", "no payload moved", flow.where)
+        return Check(name, None, "a payload", "no payload moved", where)
     least = tolerances.carried_at_least * payload_bytes
     most = tolerances.not_carried_at_most * payload_bytes
     most += tolerances.idle_bytes_per_s * flow.seconds
     expected = f"at least {least:.0f} bytes" if must_carry else f"at most {most:.0f} bytes"
-    if flow.received_bytes is None:
-        return Check(name, None, expected, flow.reason, flow.where)
+    if carried is None:
+        return Check(name, None, expected, flow.reason, where)
     if not must_carry:
-        moved = max(flow.received_bytes, flow.sent_bytes or 0)
-        return Check(name, moved <= most, expected, _seen(moved, payload_bytes), flow.where)
-    hint = word_byte_hint(flow.received_bytes / payload_bytes)
-    seen = _seen(flow.received_bytes, payload_bytes) + (f"; {hint}" if hint else "")
-    ok = flow.received_bytes >= least
+        moved = max(flow.received_bytes or 0, flow.sent_bytes or 0)
+        return Check(name, moved <= most, expected, _seen(moved, payload_bytes), where)
+    hint = word_byte_hint(carried / payload_bytes)
+    seen = _seen(carried, payload_bytes) + (f"; {hint}" if hint else "")
+    ok = carried >= least
     # Four times the payload on a port is no proof that the payload went there once.
     is_doubtful = ok and flow.kind == "nic" and bool(hint)
-    return Check(name, None if is_doubtful else ok, expected, seen, flow.where)
+    return Check(name, None if is_doubtful else ok, expected, seen, where)
 
 
 def _seen(moved: int, payload_bytes: int) -> str:
@@ -276,25 +297,32 @@ def _seen(moved: int, payload_bytes: int) -> str:
 
 
 def weigh_packets(
-    flow: Flow, payload_bytes: int, must_carry: bool, tolerances: Tolerances
+    flow: Flow,
+    payload_bytes: int,
+    must_carry: bool,
+    tolerances: Tolerances,
+    side: str | None = None,
 ) -> Check | None:
     """Hold the packets of ports without byte counters against the payload; None: no such ports.
 
     A packet carries at most 4096 bytes: too few cannot have carried the payload, and few
     enough cannot have carried what must not go there. Many small ones tell nothing there.
     """
-    if flow.kind != "nic" or flow.received_bytes is not None or flow.packets is None:
+    packets, counter = (
+        (flow.packets_sent, _PACKETS_SENT) if side == "prefill" else (flow.packets, _PACKETS)
+    )
+    if flow.kind != "nic" or flow.received_bytes is not None or packets is None:
         return None
     least = tolerances.carried_at_least * payload_bytes
     most = tolerances.not_carried_at_most * payload_bytes
     most += tolerances.idle_bytes_per_s * flow.seconds
     bound = math.ceil(least / MAX_MTU_BYTES) if must_carry else int(most / MAX_MTU_BYTES)
     expected = f"at {'least' if must_carry else 'most'} {bound} packets"
-    ok: bool | None = flow.packets >= bound if must_carry else flow.packets <= bound or None
+    ok: bool | None = packets >= bound if must_carry else packets <= bound or None
     if payload_bytes <= 0:
         ok, expected = None, "a payload"
-    where = f"{_LAYOUTS[flow.kind].section}/{'+'.join(flow.devices)} {_PACKETS}"
-    return Check("nic_packets", ok, expected, f"{flow.packets} packets", where)
+    where = f"{_LAYOUTS[flow.kind].section}/{'+'.join(flow.devices)} {counter}"
+    return Check("nic_packets", ok, expected, f"{packets} packets", where)
 
 
 def early_check(
@@ -312,7 +340,7 @@ def early_check(
     checks: list[Check | None] = []
     for kind in KINDS:
         flow = flow_between(kind, start, end, watched(claim, kind))
-        asked = (flow, payload_bytes, kind in claim.counters, tolerances or claim)
+        asked = (flow, payload_bytes, kind in claim.counters, tolerances or claim, claim.side)
         checks += [weigh(*asked), weigh_packets(*asked)]
     return [check for check in checks if check is not None and check.ok is not None]
 

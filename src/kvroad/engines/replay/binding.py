@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import importlib.metadata
 import importlib.util
@@ -11,7 +12,7 @@ import types
 from pathlib import Path
 from typing import Any
 
-__all__ = ["NoNixl", "load_nixl", "make_agent", "nixl_errors", "versions"]
+__all__ = ["NoNixl", "load_nixl", "make_agent", "nixl_errors", "probe", "versions"]
 
 PACKAGES = ("nixl_cu13", "nixl_cu12", "nixl")
 
@@ -100,8 +101,32 @@ def versions() -> dict[str, str | None]:
         "nixl_package": package,
         "nixl": _version(package.replace("_", "-")),
         "numpy": _version("numpy"),
+        "ucx": _ucx_version(),
         "ucx_library": _mapped("libucp"),
     }
+
+
+def probe() -> dict[str, str | None]:
+    """Return the versions once an agent with the UCX backend has started, or its ``error``."""
+    try:
+        errors = nixl_errors()
+        agent = make_agent("probe", 0, 1000)
+        found = versions()
+        del agent
+    except NoNixl as error:
+        return {"error": str(error)}
+    except errors as error:
+        return {"error": f"{type(error).__name__}: {error}"}
+    return {**found, "error": None}
+
+
+def _ucx_version() -> str | None:
+    path = _mapped("libucp")
+    if path is None:
+        return None
+    library = ctypes.CDLL(path)
+    library.ucp_get_version_string.restype = ctypes.c_char_p
+    return str(library.ucp_get_version_string().decode())
 
 
 def _version(distribution: str) -> str | None:

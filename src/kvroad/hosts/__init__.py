@@ -1,0 +1,45 @@
+"""Where plans run: this machine, a host over SSH, or two hosts with one half each."""
+
+from __future__ import annotations
+
+from kvroad import study
+from kvroad.errors import UserError
+from kvroad.hosts.agent_file import build_agent
+from kvroad.hosts.host import Host, RunningHost
+from kvroad.hosts.local import LocalMachine
+from kvroad.hosts.machine import HostLost
+from kvroad.hosts.pair import PairedHosts
+from kvroad.hosts.ssh import SshMachine
+
+__all__ = ["Host", "HostLost", "RunningHost", "build_agent", "open_host", "single_hosts"]
+
+
+def open_host(host: study.Host) -> RunningHost:
+    """Return the host of a study, or the pair where its halves run on two hosts.
+
+    Raises
+    ------
+    UserError
+        For a host that only a person can reach.
+    """
+    if study.is_split(host):
+        return PairedHosts({side: _open(study.side_host(host, side)) for side in study.SIDES})
+    return _open(host)
+
+
+def single_hosts(host: study.Host) -> list[study.Host]:
+    """Return the one host of a study, or the two of its halves in the order of their names."""
+    if not study.is_split(host):
+        return [host]
+    return sorted((study.side_host(host, side) for side in study.SIDES), key=lambda h: h.name)
+
+
+def _open(host: study.Host) -> Host:
+    if host.connection == "local":
+        return Host(host, LocalMachine(host))
+    if host.connection == "ssh":
+        return Host(host, SshMachine(host))
+    raise UserError(
+        f"host {host.name} is reached by hand: make a file with 'kvroad bundle', run it there, "
+        "and take the folder in with 'kvroad ingest'"
+    )
