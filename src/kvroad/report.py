@@ -19,11 +19,13 @@ from kvroad.verdict import (
     Block,
     answers,
     blocks,
+    flag_notes,
     percent,
     records,
     refusal_text,
     refusals,
     tokens_text,
+    warmup_note,
 )
 
 __all__ = ["build", "inline_svg", "provenance_rows", "road_rows"]
@@ -94,6 +96,7 @@ def _answer_context(verdict: pd.DataFrame, cells: pd.DataFrame, design: Design) 
         "alpha": f"{design.alpha:g}",
         "quoted_source": design.quoted.source if design.quoted else "",
         "sentences": verdict["sentence"].tolist(),
+        "flags": flag_notes(verdict),
         "refused": [
             {"text": refusal_text(row), "quote": row["quote"]} for row in records(refusals(cells))
         ],
@@ -132,11 +135,11 @@ def _method(cells: pd.DataFrame, design: Design) -> str:
         f" {row['descriptor_bytes']:,} bytes"
         for row in records(sizes.sort_values(["variant", "prompt_tokens"]))
     )
-    pulls, dropped = int(proven["n_pulls"].sum()), int(proven["n_dropped"].sum())
+    pulls = int(proven["n_pulls"].sum())
     return (
-        f"{text} Descriptors of one pull: {shapes}. {pulls:,} measured pulls in proven cells,"
-        f" {dropped:,} of them dropped as data errors. The warm-up is kept and left out. Each"
-        " launch gives one value per metric: the median over the pulls of all ranks."
+        f"{text} Descriptors of one pull: {shapes}. {pulls:,} measured pulls in proven cells."
+        f" {warmup_note(cells)} Each launch gives one value per metric: the median over the pulls"
+        " of all ranks."
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,47 +10,11 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats as scipy_stats
-from synthetic import design_data, planned, pull_rows, write_cell, write_design
+from synthetic import frames, planned, pull_rows, write_cell, write_design
 
 from kvroad import stats, tables
 from kvroad.stats import contrasts_frame, holm, launch_summary, pooled_t, welch
-from kvroad.tables import METRICS, Design, parse_design
-
-
-def frames(
-    arms: Mapping[str, Mapping[int, list[float]]], **changes: Any
-) -> tuple[pd.DataFrame, Design]:
-    """Return cells whose pull_ms are given per arm and prompt, and the design around them.
-
-    Post is half the pull; ``changes`` overwrite columns of single cells by (arm, block).
-    """
-    prompts = sorted(next(iter(arms.values())))
-    n_blocks = max(len(v) for by in arms.values() for v in by.values())
-    cells = planned(list(arms), prompts, n_blocks)
-    design = parse_design(design_data(cells))
-    rows = []
-    for cell in cells:
-        value = arms[cell.arm][cell.prompt_tokens][cell.block]
-        rows.append(
-            {
-                **{k: getattr(cell, k) for k in ("cell", "arm", "prompt_tokens", "block")},
-                "outcome": "proven",
-                "run_id": "run-1",
-                "boot_id": "boot-1",
-                "nixl_version": "1.5.1",
-                "ucx_version": "1.23.0",
-                "n_dropped": 0,
-                **{m.name: value for m in METRICS},
-                **{f"post{s}_ms": value / 2 for s in ("", "_in_flight")},
-                **{f"after_post{s}_ms": value / 2 for s in ("", "_in_flight")},
-            }
-        )
-    frame = pd.DataFrame(rows)
-    for (arm, block), columns in changes.get("at", {}).items():
-        where = (frame["arm"] == arm) & (frame["block"] == block)
-        for name, value in columns.items():
-            frame.loc[where, name] = value
-    return frame, design
+from kvroad.tables import METRICS
 
 
 def pick(contrasts: pd.DataFrame, metric: str = "pull_ms", tokens: int = 4096) -> pd.Series[Any]:
@@ -138,7 +101,6 @@ def test_holm_runs_over_contrasts_and_prompts_of_a_metric() -> None:
         ("run_id", None, "runs not known"),
         ("ucx_version", None, "versions not known"),
         ("boot_id", "boot-2", "different boots"),
-        ("ucx_version", "1.22.0", "different versions"),
     ],
 )
 def test_arms_of_other_runs_boots_versions_are_not_paired(
@@ -228,7 +190,7 @@ class TestAfterPost:
     def test_values_below_zero_have_no_log_ratio(self) -> None:
         row = self.contrast([-0.1, 3.0, 3.0, 3.0], [2.0, 2.1, 2.2, 2.1])
         assert math.isnan(row["ratio"])
-        assert row["note"] == "no ratio of values that are not above zero"
+        assert row["note"].startswith("no ratio of values that are not above zero")
 
 
 def test_equal_launches_show_that_the_clock_may_hide_their_spread() -> None:

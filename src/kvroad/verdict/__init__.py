@@ -8,6 +8,7 @@ import pandas as pd
 
 from kvroad.tables import read_design, write_json, write_table, write_text
 from kvroad.verdict.files import SCHEMA, Block, Line, answers, blocks, markdown, verdict_json
+from kvroad.verdict.flags import flag_notes, warmup_note
 from kvroad.verdict.text import (
     number,
     percent,
@@ -26,6 +27,7 @@ __all__ = [
     "answers",
     "blocks",
     "build",
+    "flag_notes",
     "launches_needed",
     "markdown",
     "number",
@@ -38,6 +40,7 @@ __all__ = [
     "value_text",
     "verdict_frame",
     "verdict_json",
+    "warmup_note",
 ]
 
 
