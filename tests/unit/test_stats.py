@@ -14,6 +14,7 @@ from synthetic import frames, planned, pull_rows, write_cell, write_design
 
 from kvroad import stats, tables
 from kvroad.stats import contrasts_frame, holm, launch_summary, pooled_t, welch
+from kvroad.stats.estimates import guarded_t, is_uneven
 from kvroad.tables import METRICS
 
 
@@ -56,6 +57,29 @@ def test_residual_variance_is_pooled_over_prompts() -> None:
     assert (got[1].mean, got[2].mean, got[1].df, got[1].sd) == (5.0, 10.0, 3, pytest.approx(s))
     assert got[1].high - got[1].mean == pytest.approx(t * s / math.sqrt(2))
     assert got[2].mean - got[2].low == pytest.approx(t * s / math.sqrt(3))
+
+
+def test_uneven_spreads_take_the_wider_of_the_pooled_and_the_own_interval() -> None:
+    quiet, loud = np.array([5.0, 5.001, 4.999, 5.0]), np.array([1.0, 9.0, 4.0, 6.0])
+    groups = {1: quiet, 2: loud}
+    pooled, got = pooled_t(groups, 0.05), guarded_t(groups, 0.05)
+    own = scipy_stats.ttest_1samp(loud, 0.0)
+    assert is_uneven(groups)
+    assert got[1] == pooled[1]
+    assert got[2].high - got[2].low > pooled[2].high - pooled[2].low
+    assert got[2].p_value == pytest.approx(own.pvalue)
+    assert got[2].df == 3
+
+
+def test_evenness_is_bartletts() -> None:
+    rng = np.random.default_rng(3)
+    for scale in (1.0, 2.0, 4.0):
+        groups = {i: rng.normal(0, s, n) for i, (s, n) in enumerate([(1, 4), (scale, 6), (1, 5)])}
+        theirs = scipy_stats.bartlett(*groups.values())
+        assert is_uneven(groups) == (theirs.pvalue < 0.10)
+    assert not is_uneven({1: np.array([1.0, 5.0]), 2: np.array([1.0, 1.1, 1.2])})
+    assert not is_uneven({1: np.ones(4), 2: np.ones(4)})
+    assert is_uneven({1: np.ones(4), 2: np.array([1.0, 2.0, 3.0])})
 
 
 def test_a_single_pair_has_no_interval_even_beside_other_prompts() -> None:

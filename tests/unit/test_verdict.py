@@ -45,6 +45,7 @@ ROW = {
     "is_drifting": False,
     "outliers": "",
     "is_quantised": False,
+    "is_uneven": False,
     "withheld": "",
     "note": "",
 }

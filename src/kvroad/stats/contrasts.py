@@ -12,7 +12,7 @@ import pandas as pd
 
 from kvroad.stats.clock import grid_step, half_step, time_of
 from kvroad.stats.drift import is_drifting
-from kvroad.stats.estimates import Estimate, Values, holm, pooled_t, welch
+from kvroad.stats.estimates import Estimate, Values, guarded_t, holm, is_uneven, pooled_t, welch
 from kvroad.stats.flags import Flags, find_flags
 from kvroad.stats.pairs import Sample, find_sample
 from kvroad.stats.summary import centre
@@ -64,6 +64,7 @@ CONTRAST_COLUMNS = [
     "outliers",
     "grid",
     "is_quantised",
+    "is_uneven",
     "withheld",
     "note",
 ]
@@ -73,7 +74,8 @@ def contrasts_frame(cells: pd.DataFrame, design: Design) -> pd.DataFrame:
     """Return one row per contrast, metric and prompt length, in the design's order.
 
     ``ratio`` is arm over baseline from paired log ratios, variance pooled over prompt lengths
-    (that of a block's prompts is taken as independent); ``difference`` is paired too, its
+    (that of a block's prompts is taken as independent; where their spreads are uneven, see
+    `guarded_t`); ``difference`` is paired too, its
     variance per prompt length, since its scale grows with the prompt. Intervals are at
     ``1 - alpha`` each, widened by what a coarse clock may have done; ``p_holm`` corrects over
     the contrasts and prompt lengths of a metric. ``tested`` names the scale of ``p_value``,
@@ -102,10 +104,12 @@ def _metric_rows(
     others = {p: s for p, s in samples.items() if refusals[p] and not s.withheld}
     logs = {p: _logs(sample, metric) for p, sample in as_ratio.items()}
     paired = {p: a - b for p, (a, b) in logs.items() if samples[p].is_paired}
-    ratios = pooled_t(paired, design.alpha)
+    ratios = guarded_t(paired, design.alpha)
     ratios |= {p: welch(*logs[p], design.alpha) for p in logs.keys() - paired.keys()}
     flags = find_flags(as_ratio, metric, design.alpha, is_log=True)
     flags |= find_flags(others, metric, design.alpha, is_log=False)
+    if is_uneven(paired):
+        flags |= {p: replace(flags[p], is_uneven=True) for p in paired}
     steps = _steps(samples, metric)
     return [
         {"arm": names[0], "baseline": names[1], "prompt_tokens": p}
@@ -259,6 +263,7 @@ def _flag_columns(
 ) -> dict[str, Any]:
     drift = flags.drift if flags else Estimate(0)
     outliers = flags.outliers if flags else ()
+    uneven = flags is not None and flags.is_uneven
     numbers = drift.mean, drift.low, drift.high
     of_ratio = [math.exp(number) for number in numbers] if is_log else list(numbers)
     return {
@@ -266,6 +271,7 @@ def _flag_columns(
         "is_drifting": is_drifting(drift, tested.mean, alpha),
         "n_outliers": len(outliers),
         "outliers": ", ".join(outliers),
+        "is_uneven": uneven,
     }
 
 
@@ -276,6 +282,8 @@ def _flag_notes(row: Mapping[str, Any]) -> list[str]:
         notes.append(f"values drifted by {by} over the study, as much as the arms differ or more")
     if row["outliers"]:
         notes.append(f"launches that stand apart: {row['outliers']}")
+    if row["is_uneven"]:
+        notes.append("spreads differ between prompt lengths: the wider of two intervals is given")
     return notes
 
 

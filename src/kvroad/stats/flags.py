@@ -21,10 +21,14 @@ _FLOOR_SHARE = 1e-3
 
 @dataclass(frozen=True)
 class Flags:
-    """Drift on the tested scale (log ratio or difference), and outlier launches by name."""
+    """Drift on the tested scale (log ratio or difference), and outlier launches by name.
+
+    ``is_uneven``: the spreads of the prompt lengths that were to be pooled are not equal.
+    """
 
     drift: Estimate
     outliers: tuple[str, ...]
+    is_uneven: bool = False
 
 
 def find_flags(

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
-from scipy.special import gammaincinv, gammaln, nctdtr, ndtr, stdtrit
+from scipy.special import gammaincinv, gammaln, ndtr, stdtrit
 
+from kvroad.stats.estimates import Values
 from kvroad.tables import METRICS
 
 __all__ = [
@@ -53,13 +54,16 @@ def chance_of_same(
     df = n_prompts * (launches - 1)
     if df < 1 or not margin > 0:
         return 0.0
-    share = (np.arange(_PLACES) + 0.5) / _PLACES
-    spreads = sd * np.sqrt(2 * gammaincinv(df / 2, share) / df)
-    error = sd / math.sqrt(launches)
-    room = math.log1p(margin) - stdtrit(df, 1 - alpha / 2) * spreads / math.sqrt(launches)
-    shift = math.log(ratio)
+    error, shift = sd / math.sqrt(launches), math.log(ratio)
+    room = math.log1p(margin) - stdtrit(df, 1 - alpha / 2) * _spreads(df) * error
     inside = ndtr((room - shift) / error) - ndtr((-room - shift) / error)
     return float(np.where(room > 0, inside, 0.0).mean())
+
+
+def _spreads(df: int) -> Values:
+    """Return quantiles of the estimated spread, as shares of the true one."""
+    share = (np.arange(_PLACES) + 0.5) / _PLACES
+    return np.asarray(np.sqrt(2 * gammaincinv(df / 2, share) / df), dtype=float)
 
 
 def chance_of_difference(
@@ -72,15 +76,15 @@ def chance_of_difference(
 ) -> float:
     """Return the chance that a ratio is shown to differ from one.
 
-    Noncentral t at ``alpha / n_comparisons``: Holm's worst case, so that the chance is at
-    least this where other comparisons are shown as well.
+    At ``alpha / n_comparisons``, Holm's worst case: the chance is at least this. The sum is
+    that of `chance_of_same`, and so the noncentral t distribution.
     """
     df = n_prompts * (launches - 1)
     if df < 1:
         return 0.0
-    limit = float(stdtrit(df, 1 - alpha / n_comparisons / 2))
+    limit = float(stdtrit(df, 1 - alpha / n_comparisons / 2)) * _spreads(df)
     shift = math.log(ratio) * math.sqrt(launches) / sd
-    return float(1 - nctdtr(df, shift, limit) + nctdtr(df, shift, -limit))
+    return float((ndtr(shift - limit) + ndtr(-shift - limit)).mean())
 
 
 def spread_of_contrasts(contrasts: pd.DataFrame) -> dict[str, float]:

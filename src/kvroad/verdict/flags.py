@@ -11,7 +11,7 @@ __all__ = ["flag_notes", "warmup_note"]
 
 
 def flag_notes(verdict: pd.DataFrame) -> list[str]:
-    """Return a note per flag of a main metric: withheld, drift, outliers, coarse clock.
+    """Return a note per flag of a main metric: withheld, drift, outliers, clock, spread.
 
     Notes that differ in the prompt length alone are put together; those of other metrics
     are counted.
@@ -32,6 +32,8 @@ def flag_notes(verdict: pd.DataFrame) -> list[str]:
             texts.append(f"launches that stand apart, kept in: {row['outliers']}")
         if row["is_quantised"]:
             texts.append(f"times on a grid of {row['grid']:g} ms, intervals widened by it")
+        if row["is_uneven"]:
+            texts.append("spreads differ between prompt lengths, the wider interval is given")
         if row["metric"] not in names:
             n_others += bool(texts)
             continue
