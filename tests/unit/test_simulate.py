@@ -14,6 +14,7 @@ from synthetic import frames
 
 from kvroad import simulate
 from kvroad.simulate import NOISES, Scenario, draw, judge
+from kvroad.simulate_costs import simulate_fits
 from kvroad.stats import contrasts_frame
 
 REPOSITORY = Path(__file__).parents[2]
@@ -104,9 +105,10 @@ def test_errors_count_studies_and_not_comparisons() -> None:
 
 def test_the_page_that_is_published_is_of_the_command_it_names(benchmark) -> None:
     page = (REPOSITORY / "docs" / "statistics.md").read_text()
-    assert "python benchmarks/statistics.py --studies 20000 --seed 1" in page
+    assert "python benchmarks/statistics.py --studies 20000 --fits 1000 --seed 1" in page
     rows = simulate.simulate(benchmark.scenarios(), 60, 1, 0.05, 0.05)
-    small = benchmark.page(rows, 60, 1)
+    fits = simulate_fits(3, 1, benchmark.MISFITS, 0.05)
+    small = benchmark.page(rows, fits, 60, 3, 1)
     headings = [line for line in small.splitlines() if line.startswith("#")]
     assert [line for line in page.splitlines() if line.startswith("#")] == headings
     assert pd.Series(rows["noise"]).nunique() == len(NOISES)
@@ -115,5 +117,6 @@ def test_the_page_that_is_published_is_of_the_command_it_names(benchmark) -> Non
 @pytest.mark.slow
 def test_the_page_is_what_its_command_writes(benchmark) -> None:
     rows = simulate.simulate(benchmark.scenarios(), 20_000, 1, benchmark.ALPHA, benchmark.MARGIN)
+    fits = simulate_fits(1000, 1, benchmark.MISFITS, benchmark.ALPHA)
     page = (REPOSITORY / "docs" / "statistics.md").read_text()
-    assert benchmark.page(rows, 20_000, 1) == page
+    assert benchmark.page(rows, fits, 20_000, 1000, 1) == page
