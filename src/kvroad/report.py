@@ -14,13 +14,19 @@ import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from kvroad.cost_model import CostTables, read_tables
 from kvroad.tables import METRICS, Design, read_design, write_text
 from kvroad.verdict import (
     Block,
     answers,
     blocks,
+    break_even_notes,
+    cost_lines,
     flag_notes,
+    held_out_note,
+    how_costs_are_read,
     percent,
+    point_lines,
     records,
     refusal_text,
     refusals,
@@ -39,6 +45,10 @@ _CAPTIONS = {
         "The longest pull, split into post (the call that issues it) and after-post"
         " (xfer minus post: what is left once it is issued)."
     ),
+    "rate": (
+        "Rate of the largest pull by the bytes of a descriptor, as measured and as the cost model"
+        " has it."
+    ),
 }
 # More distinct values than this are shown as their number.
 _MANY = 4
@@ -50,6 +60,8 @@ def build(
     witnesses_parquet: Path | str,
     provenance_json: Path | str,
     verdict_parquet: Path | str,
+    claims_parquet: Path | str,
+    cost_dir: Path | str,
     figures: Sequence[Path | str],
     out: Path | str,
     downloads: Sequence[Path | str] = (),
@@ -67,6 +79,8 @@ def build(
     cells, verdict = pd.read_parquet(cells_parquet), pd.read_parquet(verdict_parquet)
     facts = json.loads(Path(provenance_json).read_text(encoding="utf-8"))
     context = _answer_context(verdict, cells, design) | {
+        "claims": records(pd.read_parquet(claims_parquet)),
+        **_cost_context(read_tables(cost_dir)),
         "figures": [_figure(Path(path), verdict, design) for path in figures],
         "roads": road_rows(cells, pd.read_parquet(witnesses_parquet), design),
         "provenance": provenance_rows(facts),
@@ -103,6 +117,16 @@ def _answer_context(verdict: pd.DataFrame, cells: pd.DataFrame, design: Design) 
         "not_measured": f"{missing} planned cells are not measured." if missing else "",
         "method": _method(cells, design),
         "metrics": METRICS,
+    }
+
+
+def _cost_context(costs: CostTables) -> dict[str, Any]:
+    return {
+        "costs": [("pull", cost_lines(costs)), ("post", cost_lines(costs, "post_ms"))],
+        "cost_points": point_lines(costs),
+        "break_even": break_even_notes(costs),
+        "held_out": held_out_note(costs),
+        "cost_method": how_costs_are_read(),
     }
 
 

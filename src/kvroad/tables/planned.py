@@ -185,6 +185,10 @@ def _quoted(data: Mapping[str, Any] | None) -> Quoted | None:
         names = [m.name for m in METRICS]
         hint = nearest(unknown[0], names)
         raise ValueError(f"quoted metric {unknown[0]!r} is none of {', '.join(names)}{hint}")
+    for claim in data.get("claims") or ():
+        absent = [name for name in ("name", "says", "metric", "arm") if name not in claim]
+        if absent:
+            raise ValueError(f"quoted claim {dict(claim)!r} lacks {absent[0]!r}")
     return Quoted(
         str(data["source"]),
         str(data["arm"]),
