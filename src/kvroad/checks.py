@@ -237,6 +237,10 @@ def _check_transports(study: Study) -> None:
         if override.ucx_tls is not None:
             check_ucx_tls(override.ucx_tls, f"host.transports.{name}.ucx_tls")
         _check_env(f"host.transports.{name}.env", override.env)
+        nominal = override.nominal_gb_per_s
+        if nominal is not None and not (math.isfinite(nominal) and nominal > 0):
+            where = f"host.transports.{name}.nominal_gb_per_s"
+            raise UserError(f"{where}: {nominal} is not allowed; it must be above 0")
     for name, variant in study.variants.items():
         _check_env(f"variant.{name}.env", variant.env)
     _check_env("engine.env", study.engine.env)

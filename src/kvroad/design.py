@@ -19,6 +19,7 @@ from kvroad.study import (
     Host,
     Study,
     Transport,
+    TransportOverride,
     Workload,
     arm_label,
     arm_labels,
@@ -142,6 +143,9 @@ NOT_IDENTITY_FIELDS = {
     "workload": set[str](),
 }
 
+# What these settings change is how the bytes of a pull are cut, which a cost model accounts for.
+_CUT_BY = ("workload.block_tokens", "engine.regions")
+
 
 @dataclass(frozen=True)
 class Arm:
@@ -238,8 +242,34 @@ def design_facts(study: Study, design: Design, slug: str) -> dict[str, Any]:
             }
             for cell in design.cells
         ],
+        "arms": {label: _arm_facts(study, arm) for label, arm in design.arms.items()},
+        "engine": study.engine.name,
+        "model": study.model.name,
         "claims": asdict(study.claims),
         "overrides": list(study.overrides),
+    }
+
+
+def _arm_facts(study: Study, arm: Arm) -> dict[str, Any]:
+    """Return what an arm declares to be its own, and which arms it shares a cost model with."""
+    variant = study.variants[arm.variant_name]
+    override = study.host.transports.get(arm.transport_name, TransportOverride())
+    environment = {**arm.transport.env, **override.env, **variant.env}
+    settings = {
+        **{f"engine.{key}": value for key, value in variant.engine.items()},
+        **{f"workload.{key}": value for key, value in variant.workload.items()},
+        **{f"env.{key}": value for key, value in variant.env.items()},
+    }
+    others = [
+        f"{key.partition('.')[2]}={value}"
+        for key, value in sorted(settings.items())
+        if key not in _CUT_BY and key != "engine.operation"
+    ]
+    return {
+        "declares": sorted({"env.UCX_TLS", *settings, *(f"env.{key}" for key in environment)}),
+        "series": ", ".join([f"{arm.transport_name} {arm.engine.operation}", *others]),
+        "operation": arm.engine.operation,
+        "nominal_gb_per_s": override.nominal_gb_per_s,
     }
 
 

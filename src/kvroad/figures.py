@@ -18,6 +18,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 
+from kvroad.cost_model import CostTables, read_tables
 from kvroad.tables import Design, read_design, write_atomic
 from kvroad.verdict import (
     number,
@@ -27,7 +28,7 @@ from kvroad.verdict import (
     value_text,
 )
 
-__all__ = ["build", "plot_post_split", "plot_pull_time"]
+__all__ = ["build", "plot_post_split", "plot_pull_time", "plot_rate"]
 
 # The order of seaborn's colour-blind-safe palette; markers tell arms apart without colour.
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
@@ -53,6 +54,7 @@ _POINT_COLUMNS = [
     "low_ms",
     "high_ms",
 ]
+_RATE_COLUMNS = ["kind", "series", "other", "pull_bytes", "descriptor_bytes", "gb_per_s"]
 _SPLIT_COLUMNS = ["arm", "prompt_tokens", "n_launches", "post_ms", "after_post_ms", "pull_ms"]
 
 
@@ -240,6 +242,81 @@ def _draw_split(axes: Axes, data: pd.DataFrame) -> None:
     axes.figure.legend(frameon=False, loc="outside upper right", ncols=2)
 
 
+def plot_rate(cells: pd.DataFrame, costs: CostTables, design: Design, stem: Path) -> list[Path]:
+    """Draw the rate of the largest pull against descriptor size: points, fits, break-even.
+
+    Writes ``<stem>.svg``, ``.png``, ``.csv``; without a proven cell the picture says so.
+    """
+    data = _rate_data(costs)
+    with mpl.rc_context(_style("whitegrid")):
+        figure, axes = plt.subplots(figsize=(7.8, 4.4), layout="constrained")
+        if data.empty:
+            _say_nothing(axes)
+        else:
+            _draw_rates(axes, data)
+        return _save(figure, data, _note(cells, design, _RATE_NOTE), stem)
+
+
+_RATE_NOTE = (
+    "Marks: measured (geometric mean over launches, one pull at a time). Lines: the cost model, "
+    "inside the measured sizes. Dotted: sizes at which two of them are equal."
+)
+
+
+def _rate_data(costs: CostTables) -> pd.DataFrame:
+    """Return points, curves and break-even sizes of the largest pull; nothing is computed."""
+    points = costs.points[costs.points["measure"] == "pull_ms"]
+    largest = points["pull_bytes"].max() if len(points) else 0
+    known = costs.break_even.dropna(subset="break_even_bytes")
+    frames = [
+        points.rename(columns={"effective_gb_per_s": "gb_per_s"}).assign(kind="measured"),
+        costs.curves.assign(kind="fit"),
+        known[~known["is_extrapolated"].astype(bool)]
+        .rename(columns={"break_even_bytes": "descriptor_bytes"})
+        .assign(kind="break-even"),
+    ]
+    kept = [f[f["pull_bytes"] == largest].reindex(columns=_RATE_COLUMNS) for f in frames]
+    kept = [frame for frame in kept if len(frame)]
+    return pd.concat(kept, ignore_index=True) if kept else pd.DataFrame(columns=_RATE_COLUMNS)
+
+
+def _draw_rates(axes: Axes, data: pd.DataFrame) -> None:
+    measured = data[data["kind"] == "measured"]
+    names = list(dict.fromkeys(measured["series"]))
+    for index, (name, colour) in enumerate(
+        zip(names, sns.color_palette("colorblind", len(names)), strict=True)
+    ):
+        own = data[data["series"] == name]
+        marks, line = own[own["kind"] == "measured"], own[own["kind"] == "fit"]
+        marker = _MARKERS[index % len(_MARKERS)]
+        axes.plot(
+            marks["descriptor_bytes"],
+            marks["gb_per_s"],
+            marker,
+            color=colour,
+            label=f"{name}\n(n = {len(marks)} points)",
+        )
+        axes.plot(line["descriptor_bytes"], line["gb_per_s"], color=colour)
+    for size in data.loc[data["kind"] == "break-even", "descriptor_bytes"]:
+        axes.axvline(size, color="0.4", linestyle=":")
+        axes.annotate(
+            f" {size:,.0f}",
+            (size, 0.02),
+            xycoords=("data", "axes fraction"),
+            fontsize=8,
+        )
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    axes.tick_params(axis="x", labelrotation=30)
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")
+    axes.set_xlabel("bytes of a descriptor (log scale)")
+    axes.set_ylabel("rate of a pull (GB/s, log scale)")
+    pull = int(measured["pull_bytes"].iloc[0])
+    axes.set_title(f"Rate of a pull of {pull:,} bytes, by descriptor size", loc="left")
+    axes.legend(title="series", frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+
+
 def _style(name: str) -> Any:
     return {**sns.axes_style(name), **_RC}
 
@@ -284,13 +361,15 @@ def build(
     cells_parquet: Path | str,
     summary_parquet: Path | str,
     design_path: Path | str,
+    cost_dir: Path | str,
     out_dir: Path | str,
 ) -> list[Path]:
-    """Write ``pull_time`` and ``post_split`` (.svg, .png, .csv) into ``out_dir``."""
+    """Write ``pull_time``, ``post_split`` and ``rate`` (.svg, .png, .csv) into ``out_dir``."""
     cells, summary = pd.read_parquet(cells_parquet), pd.read_parquet(summary_parquet)
     design, out = read_design(Path(design_path)), Path(out_dir)
     plots: Sequence[tuple[str, Any]] = (
         ("pull_time", plot_pull_time),
         ("post_split", plot_post_split),
     )
-    return [path for name, plot in plots for path in plot(cells, summary, design, out / name)]
+    drawn = [path for name, plot in plots for path in plot(cells, summary, design, out / name)]
+    return drawn + plot_rate(cells, read_tables(cost_dir), design, out / "rate")

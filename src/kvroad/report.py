@@ -14,16 +14,24 @@ import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from kvroad.cost_model import CostTables, read_tables
 from kvroad.tables import METRICS, Design, read_design, write_text
 from kvroad.verdict import (
     Block,
     answers,
     blocks,
+    break_even_notes,
+    cost_lines,
+    flag_notes,
+    held_out_note,
+    how_costs_are_read,
     percent,
+    point_lines,
     records,
     refusal_text,
     refusals,
     tokens_text,
+    warmup_note,
 )
 
 __all__ = ["build", "inline_svg", "provenance_rows", "road_rows"]
@@ -37,6 +45,10 @@ _CAPTIONS = {
         "The longest pull, split into post (the call that issues it) and after-post"
         " (xfer minus post: what is left once it is issued)."
     ),
+    "rate": (
+        "Rate of the largest pull by the bytes of a descriptor, as measured and as the cost model"
+        " has it."
+    ),
 }
 # More distinct values than this are shown as their number.
 _MANY = 4
@@ -48,6 +60,8 @@ def build(
     witnesses_parquet: Path | str,
     provenance_json: Path | str,
     verdict_parquet: Path | str,
+    claims_parquet: Path | str,
+    cost_dir: Path | str,
     figures: Sequence[Path | str],
     out: Path | str,
     downloads: Sequence[Path | str] = (),
@@ -65,6 +79,8 @@ def build(
     cells, verdict = pd.read_parquet(cells_parquet), pd.read_parquet(verdict_parquet)
     facts = json.loads(Path(provenance_json).read_text(encoding="utf-8"))
     context = _answer_context(verdict, cells, design) | {
+        "claims": records(pd.read_parquet(claims_parquet)),
+        **_cost_context(read_tables(cost_dir)),
         "figures": [_figure(Path(path), verdict, design) for path in figures],
         "roads": road_rows(cells, pd.read_parquet(witnesses_parquet), design),
         "provenance": provenance_rows(facts),
@@ -94,12 +110,23 @@ def _answer_context(verdict: pd.DataFrame, cells: pd.DataFrame, design: Design) 
         "alpha": f"{design.alpha:g}",
         "quoted_source": design.quoted.source if design.quoted else "",
         "sentences": verdict["sentence"].tolist(),
+        "flags": flag_notes(verdict),
         "refused": [
             {"text": refusal_text(row), "quote": row["quote"]} for row in records(refusals(cells))
         ],
         "not_measured": f"{missing} planned cells are not measured." if missing else "",
         "method": _method(cells, design),
         "metrics": METRICS,
+    }
+
+
+def _cost_context(costs: CostTables) -> dict[str, Any]:
+    return {
+        "costs": [("pull", cost_lines(costs)), ("post", cost_lines(costs, "post_ms"))],
+        "cost_points": point_lines(costs),
+        "break_even": break_even_notes(costs),
+        "held_out": held_out_note(costs),
+        "cost_method": how_costs_are_read(),
     }
 
 
@@ -132,11 +159,11 @@ def _method(cells: pd.DataFrame, design: Design) -> str:
         f" {row['descriptor_bytes']:,} bytes"
         for row in records(sizes.sort_values(["variant", "prompt_tokens"]))
     )
-    pulls, dropped = int(proven["n_pulls"].sum()), int(proven["n_dropped"].sum())
+    pulls = int(proven["n_pulls"].sum())
     return (
-        f"{text} Descriptors of one pull: {shapes}. {pulls:,} measured pulls in proven cells,"
-        f" {dropped:,} of them dropped as data errors. The warm-up is kept and left out. Each"
-        " launch gives one value per metric: the median over the pulls of all ranks."
+        f"{text} Descriptors of one pull: {shapes}. {pulls:,} measured pulls in proven cells."
+        f" {warmup_note(cells)} Each launch gives one value per metric: the median over the pulls"
+        " of all ranks."
     )
 
 

@@ -66,10 +66,14 @@ class Transport:
 
 @dataclass(frozen=True)
 class TransportOverride:
-    """What a host says about a transport in place of the transport's own defaults."""
+    """What a host says about a transport in place of the transport's own defaults.
+
+    ``nominal_gb_per_s`` is what the link of one rank is sold as; it decides nothing.
+    """
 
     ucx_tls: list[str] | None = None
     env: dict[str, str] = field(default_factory=dict)
+    nominal_gb_per_s: float | None = None
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from kvroad.tables import PlannedCell
+import pandas as pd
+
+from kvroad.tables import METRICS, Design, PlannedCell, parse_design
 
 DESCRIPTORS = {4096: 2340, 8192: 2980, 16384: 4260}
 DESCRIPTOR_BYTES = 131072
@@ -58,6 +60,46 @@ def design_data(cells: Sequence[PlannedCell], **changes: Any) -> dict[str, Any]:
         },
     }
     return data | changes
+
+
+def frames(
+    arms: Mapping[str, Mapping[int, list[float]]], **changes: Any
+) -> tuple[pd.DataFrame, Design]:
+    """Return cells whose pull_ms are given per arm and prompt, and the design around them.
+
+    Post is half the pull; ``changes`` overwrite columns of single cells by (arm, block).
+    """
+    prompts = sorted(next(iter(arms.values())))
+    n_blocks = max(len(v) for by in arms.values() for v in by.values())
+    cells = planned(list(arms), prompts, n_blocks)
+    design = parse_design(design_data(cells))
+    rows = []
+    for order, cell in enumerate(cells, start=1):
+        value = arms[cell.arm][cell.prompt_tokens][cell.block]
+        rows.append(
+            {
+                **{k: getattr(cell, k) for k in ("cell", "arm", "prompt_tokens", "block")},
+                "outcome": "proven",
+                "run_id": "run-1",
+                "boot_id": "boot-1",
+                "nixl_version": "1.5.1",
+                "ucx_version": "1.23.0",
+                "n_dropped": 0,
+                "descriptors": DESCRIPTORS[cell.prompt_tokens],
+                "pull_bytes": DESCRIPTORS[cell.prompt_tokens] * DESCRIPTOR_BYTES,
+                "environment": json.dumps({"UCX_TLS": cell.transport, "UCX_LOG_LEVEL": "info"}),
+                "executed_order": order,
+                **{m.name: value for m in METRICS},
+                **{f"post{s}_ms": value / 2 for s in ("", "_in_flight")},
+                **{f"after_post{s}_ms": value / 2 for s in ("", "_in_flight")},
+            }
+        )
+    frame = pd.DataFrame(rows)
+    for (arm, block), columns in changes.get("at", {}).items():
+        where = (frame["arm"] == arm) & (frame["block"] == block)
+        for name, value in columns.items():
+            frame.loc[where, name] = value
+    return frame, design
 
 
 def write_design(path: Path, cells: Sequence[PlannedCell], **changes: Any) -> Path:

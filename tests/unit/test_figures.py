@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from synthetic import planned, pull_rows, refused_outcome, write_cell, write_design
 
-from kvroad import figures, stats, tables
+from kvroad import cost_model, figures, stats, tables
 from kvroad.tables import PlannedCell
 
 
@@ -25,15 +25,15 @@ def build(folder: Path, proven: list[str], refused: list[str], blocks: int = 4) 
     path = write_design(folder / "design.json", cells)
     tables.build(path, folder, folder)
     stats.build(folder / "cells.parquet", path, folder)
-    figures.build(
-        folder / "cells.parquet", folder / "launch_summary.parquet", path, folder / "figures"
-    )
+    cost_model.build(folder / "cells.parquet", path, folder)
+    summary = folder / "launch_summary.parquet"
+    figures.build(folder / "cells.parquet", summary, path, folder, folder / "figures")
     return folder / "figures"
 
 
 def test_each_figure_has_svg_png_and_its_data(tmp_path: Path) -> None:
     out = build(tmp_path, ["shm", "tcp"], [])
-    names = [f"{n}.{s}" for n in ("post_split", "pull_time") for s in ("csv", "png", "svg")]
+    names = [f"{n}.{s}" for n in ("post_split", "pull_time", "rate") for s in ("csv", "png", "svg")]
     assert sorted(p.name for p in out.iterdir()) == names
     assert (out / "pull_time.png").read_bytes().startswith(b"\x89PNG")
 
@@ -76,7 +76,7 @@ def test_post_split_is_of_the_longest_prompt(tmp_path: Path) -> None:
 
 def test_nothing_proven_is_said_in_the_figure(tmp_path: Path) -> None:
     out = build(tmp_path, [], ["roce"])
-    for name in ("pull_time", "post_split"):
+    for name in ("pull_time", "post_split", "rate"):
         assert "there is no number to draw" in (out / f"{name}.svg").read_text()
         assert len(pd.read_csv(out / f"{name}.csv")) == 0
 
@@ -91,6 +91,6 @@ def test_single_launch_is_drawn_without_an_interval(tmp_path: Path) -> None:
 def test_equal_data_give_equal_files(tmp_path: Path) -> None:
     for name in ("a", "b"):
         build(tmp_path / name, ["shm", "tcp"], ["roce"])
-    for file in ("pull_time.svg", "post_split.svg", "pull_time.png"):
+    for file in ("pull_time.svg", "post_split.svg", "rate.svg", "pull_time.png"):
         first, second = (tmp_path / name / "figures" / file for name in ("a", "b"))
         assert first.read_bytes() == second.read_bytes()

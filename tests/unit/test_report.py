@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from synthetic import planned, pull_rows, refused_outcome, write_cell, write_design
 
-from kvroad import figures, report, stats, tables, verdict
+from kvroad import cost_model, figures, report, stats, tables, verdict
 from kvroad.tables import PlannedCell
+from kvroad.verdict import claims
 
 VOID = {"meta", "link", "br", "img", "hr", "input"}
 
@@ -66,15 +67,18 @@ def build(folder: Path, arms: list[str], refused: set[str], quote: str = "a <b> 
     stats.build(folder / "cells.parquet", path, folder)
     out = folder / "out"
     verdict.build(folder / "contrasts.parquet", folder / "cells.parquet", path, out)
-    drawn = figures.build(
-        folder / "cells.parquet", folder / "launch_summary.parquet", path, out / "figures"
-    )
+    cost_model.build(folder / "cells.parquet", path, folder)
+    claims.build(out / "verdict.parquet", folder / "cells.parquet", folder, path, out)
+    summary = folder / "launch_summary.parquet"
+    drawn = figures.build(folder / "cells.parquet", summary, path, folder, out / "figures")
     return report.build(
         path,
         folder / "cells.parquet",
         folder / "witnesses.parquet",
         folder / "provenance.json",
         out / "verdict.parquet",
+        out / "claims.parquet",
+        folder,
         [p for p in drawn if p.suffix == ".svg"],
         out / "index.html",
         [out / "verdict.csv", out / "figures" / "pull_time.csv", folder / "cells.csv"],
@@ -117,7 +121,7 @@ def test_every_reference_inside_a_figure_has_its_target(text: str) -> None:
 
 def test_figures_have_text_for_readers_and_times_are_defined(text: str) -> None:
     labels = re.findall(r'<svg role="img" aria-label="([^"]+)"', text)
-    assert len(labels) == 2
+    assert len(labels) == 3
     assert "At 8,192 tokens, KV pull time over tcp is 3.00x" in labels[0]
     assert "xfer minus post" in text
 

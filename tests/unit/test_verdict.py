@@ -42,6 +42,11 @@ ROW = {
     "is_interleaved": True,
     "baseline_value": 10.0,
     "arm_value": 10.0,
+    "is_drifting": False,
+    "outliers": "",
+    "is_quantised": False,
+    "is_uneven": False,
+    "withheld": "",
     "note": "",
 }
 CELLS = pd.DataFrame(

@@ -13,7 +13,9 @@ ANALYSIS = {
     "write_design": 1,
     "tabulate_cells": 1,
     "contrast_arms": 1,
+    "fit_cost_model": 1,
     "judge_verdict": 1,
+    "judge_claims": 1,
     "plot_figures": 1,
     "write_report": 1,
     "log_mlflow": 1,
@@ -42,9 +44,8 @@ def test_the_report_is_complete(measured) -> None:
     report = measured.path / "reports/smoke"
     verdict = pd.read_csv(report / "verdict.csv")
     assert len(verdict) >= 6
-    assert {"verdict.md", "verdict.json", "index.html", "figures"} <= {
-        p.name for p in report.iterdir()
-    }
+    files = {"verdict.md", "verdict.json", "index.html", "figures", "claims.csv", "cost_model.csv"}
+    assert files <= {p.name for p in report.iterdir()}
     assert {p.suffix for p in (report / "figures").iterdir()} == {".svg", ".png", ".csv"}
 
 

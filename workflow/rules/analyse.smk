@@ -64,6 +64,23 @@ rule contrast_arms:
         "../scripts/contrast_arms.py"
 
 
+rule fit_cost_model:
+    input:
+        cells=rules.tabulate_cells.output.cells,
+        design=rules.write_design.output.design,
+    output:
+        tables=[TABLES / f"{name}.parquet" for name in COST_TABLES],
+        csv=[TABLES / f"{name}.csv" for name in COST_TABLES],
+    log:
+        LOGS / "fit_cost_model.log",
+    params:
+        code=module_digest("cost_model"),
+    message:
+        "fitting the cost model of {SLUG}"
+    script:
+        "../scripts/fit_cost_model.py"
+
+
 rule judge_verdict:
     input:
         contrasts=rules.contrast_arms.output.contrasts,
@@ -86,3 +103,22 @@ rule judge_verdict:
         "judging {SLUG}"
     script:
         "../scripts/judge_verdict.py"
+
+
+rule judge_claims:
+    input:
+        verdict=rules.judge_verdict.output.parquet,
+        cells=rules.tabulate_cells.output.cells,
+        costs=rules.fit_cost_model.output.tables,
+        design=rules.write_design.output.design,
+    output:
+        parquet=REPORT / "claims.parquet",
+        csv=REPORT / "claims.csv",
+    log:
+        LOGS / "judge_claims.log",
+    params:
+        code=module_digest("verdict", "cost_model"),
+    message:
+        "holding published claims against {SLUG}"
+    script:
+        "../scripts/judge_claims.py"

@@ -3,6 +3,14 @@ SLUG = study_slug(STUDY)
 TABLES = RESULTS / "studies" / SLUG
 REPORT = Path("reports") / SLUG
 LOGS = RESULTS / "logs" / SLUG
+# As `kvroad.cost_model.TABLES` has them, which takes pandas to import.
+COST_TABLES = [
+    "cost_model",
+    "cost_points",
+    "cost_break_even",
+    "cost_held_out",
+    "cost_curves",
+]
 LAUNCHES = {launch.id: launch for launch in DESIGN.launches}
 RECEIPTS = [
     receipt_path(

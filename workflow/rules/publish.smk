@@ -2,6 +2,7 @@ rule plot_figures:
     input:
         cells=rules.tabulate_cells.output.cells,
         summary=rules.contrast_arms.output.summary,
+        costs=rules.fit_cost_model.output.tables,
         design=rules.write_design.output.design,
     output:
         pull_time=report(
@@ -14,15 +15,20 @@ rule plot_figures:
             caption="../report/post_split.rst",
             category="Figures",
         ),
+        rate=report(
+            REPORT / "figures" / "rate.svg",
+            caption="../report/rate.rst",
+            category="Figures",
+        ),
         slides=expand(
             REPORT / "figures" / "{figure}.{form}",
-            figure=["pull_time", "post_split"],
+            figure=["pull_time", "post_split", "rate"],
             form=["png", "csv"],
         ),
     log:
         LOGS / "plot_figures.log",
     params:
-        code=module_digest("figures", "verdict"),
+        code=module_digest("figures", "verdict", "cost_model"),
     message:
         "plotting {SLUG}"
     script:
@@ -40,21 +46,27 @@ rule write_report:
             rules.judge_verdict.output.csv,
             rules.judge_verdict.output.json,
         ],
+        claims=rules.judge_claims.output.parquet,
+        claims_csv=rules.judge_claims.output.csv,
+        costs=rules.fit_cost_model.output.tables,
+        costs_csv=rules.fit_cost_model.output.csv,
         design=rules.write_design.output.design,
         study=rules.write_design.output.study,
         figures=[
             rules.plot_figures.output.pull_time,
             rules.plot_figures.output.post_split,
+            rules.plot_figures.output.rate,
         ],
         figure_data=rules.plot_figures.output.slides,
     output:
         page=REPORT / "index.html",
         study=REPORT / "study.json",
         cells=REPORT / "cells.csv",
+        costs=[REPORT / f"{name}.csv" for name in COST_TABLES],
     log:
         LOGS / "write_report.log",
     params:
-        code=module_digest("report", "templates", "verdict"),
+        code=module_digest("report", "templates", "verdict", "cost_model"),
     message:
         "writing the report of {SLUG}"
     script:

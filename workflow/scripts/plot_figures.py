@@ -10,6 +10,7 @@ if __name__ == "__main__":
         figures.build(
             cells_parquet=Path(snakemake.input.cells),
             summary_parquet=Path(snakemake.input.summary),
+            cost_dir=Path(snakemake.input.costs[0]).parent,
             design_path=Path(snakemake.input.design),
             out_dir=Path(snakemake.output.pull_time).parent,
         )

@@ -13,6 +13,8 @@ def write_report(
     witnesses: Path,
     provenance: Path,
     verdict: Path,
+    claims: Path,
+    costs: list[Path],
     study: Path,
     figures: list[Path],
     linked: list[Path],
@@ -21,14 +23,19 @@ def write_report(
     """Copy what is linked and write the page last."""
     shutil.copyfile(study, out.parent / "study.json")
     shutil.copyfile(cells.with_suffix(".csv"), out.parent / "cells.csv")
+    cost_files = [out.parent / table.with_suffix(".csv").name for table in costs]
+    for table, copy in zip(costs, cost_files, strict=True):
+        shutil.copyfile(table.with_suffix(".csv"), copy)
     report.build(
         design_path=design,
         cells_parquet=cells,
         witnesses_parquet=witnesses,
         provenance_json=provenance,
         verdict_parquet=verdict,
+        claims_parquet=claims,
+        cost_dir=costs[0].parent,
         figures=figures,
-        downloads=[*linked, out.parent / "cells.csv", out.parent / "study.json"],
+        downloads=[*linked, out.parent / "cells.csv", *cost_files, out.parent / "study.json"],
         out=out,
     )
 
@@ -41,11 +48,17 @@ if __name__ == "__main__":
             witnesses=Path(snakemake.input.witnesses),
             provenance=Path(snakemake.input.provenance),
             verdict=Path(snakemake.input.verdict),
+            claims=Path(snakemake.input.claims),
+            costs=[Path(path) for path in snakemake.input.costs],
             study=Path(snakemake.input.study),
             figures=[Path(path) for path in snakemake.input.figures],
             linked=[
                 Path(path)
-                for path in [*snakemake.input.verdict_files, *snakemake.input.figure_data]
+                for path in [
+                    *snakemake.input.verdict_files,
+                    snakemake.input.claims_csv,
+                    *snakemake.input.figure_data,
+                ]
             ],
             out=Path(snakemake.output.page),
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from kvroad.tables.clock import common_grid, grid_of
 from kvroad.tables.frames import (
     NOT_PROVEN,
     cells_frame,
@@ -15,7 +16,15 @@ from kvroad.tables.frames import (
     witnesses_table,
 )
 from kvroad.tables.metrics import IN_FLIGHT, MAIN_METRICS, METRICS, ONE_AT_A_TIME, Metric, metric
-from kvroad.tables.planned import Design, PlannedCell, Quoted, margin, parse_design, read_design
+from kvroad.tables.planned import (
+    ArmFacts,
+    Design,
+    PlannedCell,
+    Quoted,
+    margin,
+    parse_design,
+    read_design,
+)
 from kvroad.tables.write import write_atomic, write_json, write_table, write_text
 
 __all__ = [
@@ -24,12 +33,15 @@ __all__ = [
     "METRICS",
     "NOT_PROVEN",
     "ONE_AT_A_TIME",
+    "ArmFacts",
     "Design",
     "Metric",
     "PlannedCell",
     "Quoted",
     "build",
     "cells_frame",
+    "common_grid",
+    "grid_of",
     "margin",
     "metric",
     "parse_design",

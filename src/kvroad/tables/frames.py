@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from kvroad.tables.clock import grid_of
 from kvroad.tables.metrics import METRICS, WARMUP
 from kvroad.tables.planned import PlannedCell
 from kvroad.tables.raw import CellFolder, parse_pulls, read_cell
@@ -76,6 +77,9 @@ _TEXTS = [
     "nixl_version",
     "ucx_version",
     "ucx_tls",
+    "environment",
+    "operation",
+    "gpus",
 ]
 _INTEGERS = ["attempt", "descriptors", "descriptor_bytes", "pull_bytes"]
 _WITNESS_COLUMNS = [
@@ -148,17 +152,28 @@ def _drop_reasons(pulls: pd.DataFrame) -> pd.Series[str]:
 def launch_values(pulls: pd.DataFrame) -> pd.DataFrame:
     """Return a row per cell and a column per metric: the median over its phase's kept pulls.
 
-    A pull is one rank's transfer, so the median runs over the rows of all ranks.
+    A pull is one rank's transfer, so the median runs over the rows of all ranks. Times have
+    a column ``<metric>_grid`` too: the step of the clock that all of the pulls lie on.
     """
     kept = pulls[~pulls["is_dropped"] & ~pulls["is_warmup"]]
     columns = sorted({m.column for m in METRICS})
     kept = kept.assign(bytes_per_us=kept["bytes_moved"].astype("float64") / kept["xfer_us"])
-    medians = kept.groupby(["cell", "phase"])[columns].median().reset_index()
+    groups = kept.groupby(["cell", "phase"])
+    medians = groups[columns].median().reset_index()
+    times = sorted({m.column for m in METRICS if m.is_time})
+    grids = groups[times].agg(_grid).reset_index()
     values = pd.DataFrame(index=pd.Index(kept["cell"].unique(), name="cell"))
     for metric in METRICS:
         rows = medians[medians["phase"] == metric.phase].set_index("cell")
         values[metric.name] = rows[metric.column] / metric.per_unit
+        if metric.is_time:
+            steps = grids[grids["phase"] == metric.phase].set_index("cell")
+            values[f"{metric.name}_grid"] = steps[metric.column] / metric.per_unit
     return values
+
+
+def _grid(times_us: pd.Series[Any]) -> float:
+    return grid_of(times_us.to_numpy(dtype=float))
 
 
 def cells_table(
@@ -170,7 +185,8 @@ def cells_table(
     """Return the cells of folders that were read already; see `cells_frame`.
 
     ``n_pulls`` counts the rows of the measured phases, ``n_dropped`` those of them that
-    carry no number; ``executed_order`` ranks the starts of the first measured phase.
+    carry no number, ``n_warmup`` the rows of the warm-up; ``executed_order`` ranks the
+    starts of the first measured phase.
     """
     layout = kv_layout or {}
     rows = [_cell_row(folder, layout) | {"study": study} for folder in folders]
@@ -178,7 +194,11 @@ def cells_table(
     frame = frame.astype(dict.fromkeys(_INTEGERS, "Int64") | dict.fromkeys(_TEXTS, "str"))
     frame["executed_order"] = _executed_order(folders)
     measured = pulls[~pulls["is_warmup"]].groupby("cell")
-    for name, counts in (("n_pulls", measured.size()), ("n_dropped", measured["is_dropped"].sum())):
+    for name, counts in (
+        ("n_pulls", measured.size()),
+        ("n_dropped", measured["is_dropped"].sum()),
+        ("n_warmup", pulls[pulls["is_warmup"]].groupby("cell").size()),
+    ):
         frame[name] = frame["cell"].map(counts).fillna(0).astype("int64")
     _fill_sizes(frame, pulls)
     frame["statistic"] = "median"
@@ -221,10 +241,26 @@ def _cell_row(folder: CellFolder, layout: Mapping[int, Mapping[str, int]]) -> di
         "nixl_version": versions.get("nixl"),
         "ucx_version": versions.get("ucx") or ", ".join(folder.ucx_versions) or None,
         "ucx_tls": _environment(folder).get("UCX_TLS"),
+        "environment": json.dumps(_environment(folder), sort_keys=True, ensure_ascii=False),
+        "operation": _operation(folder),
+        "gpus": _gpus(folder),
         "descriptors": planned.get("descriptors"),
         "descriptor_bytes": planned.get("descriptor_bytes"),
         "pull_bytes": planned.get("bytes"),
     }
+
+
+def _operation(folder: CellFolder) -> str | None:
+    engine = (folder.identity.get("identity") or {}).get("engine") or {}
+    return engine.get("operation")
+
+
+def _gpus(folder: CellFolder) -> str | None:
+    """Return the names of the host's GPUs, each once; None where nothing was measured."""
+    if not folder.facts:
+        return None
+    names = {str(gpu.get("name")) for gpu in folder.facts.get("gpus") or []}
+    return ", ".join(sorted(names)) or "none"
 
 
 def _executed_order(folders: Sequence[CellFolder]) -> pd.Series[Any]:

@@ -43,6 +43,11 @@ class Metric:
     is_higher_better: bool = False
     is_main: bool = False
 
+    @property
+    def is_time(self) -> bool:
+        """Whether its column holds times, which lie on the grid of a clock."""
+        return self.column.endswith("_us") and self.unit == "ms"
+
 
 def _times(phase: str, suffix: str, label: str, is_main: bool) -> list[Metric]:
     pull = f"pull{suffix}_ms"

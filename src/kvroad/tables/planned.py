@@ -11,7 +11,7 @@ from typing import Any
 from kvroad.errors import UserError, nearest
 from kvroad.tables.metrics import METRICS, Metric
 
-__all__ = ["Design", "PlannedCell", "Quoted", "margin", "parse_design", "read_design"]
+__all__ = ["ArmFacts", "Design", "PlannedCell", "Quoted", "margin", "parse_design", "read_design"]
 
 
 @dataclass(frozen=True)
@@ -28,16 +28,40 @@ class PlannedCell:
 
 
 @dataclass(frozen=True)
+class ArmFacts:
+    """What an arm is by its transport and its variant.
+
+    Parameters
+    ----------
+    declares
+        Settings that its transport or its variant sets, such as ``env.UCX_TLS`` or
+        ``workload.block_tokens``: in these and in nothing else may two arms differ.
+    series
+        Arms of one series differ in how the bytes are cut alone: one cost model fits them.
+    nominal_gb_per_s
+        What the link is sold as, where the host's configuration says so.
+    """
+
+    declares: frozenset[str] = frozenset({"env.UCX_TLS"})
+    series: str = ""
+    operation: str = ""
+    nominal_gb_per_s: float | None = None
+
+
+@dataclass(frozen=True)
 class Quoted:
     """Ratios that somebody else published, shown beside ours and never mixed with them.
 
-    ``ratios`` maps metric name, then prompt tokens, to the ratio of ``arm`` to ``baseline``.
+    ``ratios`` maps metric name, then prompt tokens, to the ratio of ``arm`` to ``baseline``;
+    ``setup`` says what it was measured on, ``claims`` what was concluded.
     """
 
     source: str
     arm: str
     baseline: str
     ratios: Mapping[str, Mapping[int, float]]
+    setup: Mapping[str, Any] = field(default_factory=dict)
+    claims: tuple[Mapping[str, Any], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -58,6 +82,13 @@ class Design:
     quoted: Quoted | None = None
     overrides: tuple[str, ...] = ()
     kv_layout: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
+    arm_facts: Mapping[str, ArmFacts] = field(default_factory=dict)
+    engine: str = ""
+    model: str = ""
+
+    def facts_of(self, arm: str) -> ArmFacts:
+        """Return what is known of an arm; by itself it is a series of its own."""
+        return self.arm_facts.get(arm, ArmFacts(series=arm))
 
     @property
     def arms(self) -> list[str]:
@@ -104,6 +135,9 @@ def parse_design(data: Mapping[str, Any], where: str = "design") -> Design:
             quoted=_quoted(claims.get("quoted")),
             overrides=tuple(str(o) for o in data.get("overrides") or ()),
             kv_layout={int(k): v for k, v in (data.get("kv_layout") or {}).items()},
+            arm_facts={str(k): _arm_facts(v) for k, v in (data.get("arms") or {}).items()},
+            engine=str(data.get("engine", "")),
+            model=str(data.get("model", "")),
         )
     except KeyError as error:
         raise UserError(f"{where}: field {error} is missing") from error
@@ -125,6 +159,15 @@ def _planned_cell(data: Mapping[str, Any]) -> PlannedCell:
     return PlannedCell(**{**values, **numbers})
 
 
+def _arm_facts(data: Mapping[str, Any]) -> ArmFacts:
+    return ArmFacts(
+        frozenset(str(name) for name in data["declares"]),
+        str(data["series"]),
+        str(data["operation"]),
+        data.get("nominal_gb_per_s"),
+    )
+
+
 def _against(baseline: str, cells: tuple[PlannedCell, ...]) -> list[tuple[str, str]]:
     arms = dict.fromkeys(cell.arm for cell in cells)
     return [(arm, baseline) for arm in arms if arm != baseline]
@@ -142,7 +185,18 @@ def _quoted(data: Mapping[str, Any] | None) -> Quoted | None:
         names = [m.name for m in METRICS]
         hint = nearest(unknown[0], names)
         raise ValueError(f"quoted metric {unknown[0]!r} is none of {', '.join(names)}{hint}")
-    return Quoted(str(data["source"]), str(data["arm"]), str(data["baseline"]), ratios)
+    for claim in data.get("claims") or ():
+        absent = [name for name in ("name", "says", "metric", "arm") if name not in claim]
+        if absent:
+            raise ValueError(f"quoted claim {dict(claim)!r} lacks {absent[0]!r}")
+    return Quoted(
+        str(data["source"]),
+        str(data["arm"]),
+        str(data["baseline"]),
+        ratios,
+        data.get("setup") or {},
+        tuple(data.get("claims") or ()),
+    )
 
 
 def _check(design: Design, where: str) -> None:

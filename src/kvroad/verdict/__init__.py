@@ -7,7 +7,15 @@ from pathlib import Path
 import pandas as pd
 
 from kvroad.tables import read_design, write_json, write_table, write_text
+from kvroad.verdict.costs import (
+    break_even_notes,
+    cost_lines,
+    held_out_note,
+    how_costs_are_read,
+    point_lines,
+)
 from kvroad.verdict.files import SCHEMA, Block, Line, answers, blocks, markdown, verdict_json
+from kvroad.verdict.flags import flag_notes, warmup_note
 from kvroad.verdict.text import (
     number,
     percent,
@@ -25,11 +33,17 @@ __all__ = [
     "Line",
     "answers",
     "blocks",
+    "break_even_notes",
     "build",
+    "cost_lines",
+    "flag_notes",
+    "held_out_note",
+    "how_costs_are_read",
     "launches_needed",
     "markdown",
     "number",
     "percent",
+    "point_lines",
     "ratio_text",
     "records",
     "refusal_text",
@@ -38,6 +52,7 @@ __all__ = [
     "value_text",
     "verdict_frame",
     "verdict_json",
+    "warmup_note",
 ]
 
 

@@ -11,6 +11,7 @@ import pandas as pd
 
 from kvroad.stats import launch_summary
 from kvroad.tables import METRICS, Design, Metric
+from kvroad.verdict.flags import flag_notes, warmup_note
 from kvroad.verdict.text import (
     because,
     contrast_text,
@@ -163,12 +164,15 @@ def markdown(verdict: pd.DataFrame, cells: pd.DataFrame, design: Design) -> str:
     lines += _counts_lines(cells, design)
     for block in blocks(verdict, cells, design):
         lines += _table_lines(block)
+    notes = flag_notes(verdict)
+    if notes:
+        lines += ["## Flags", "", *(f"- {note}" for note in notes), ""]
     refused = records(refusals(cells))
     if refused:
         lines += ["## Without a number", ""]
         lines += [f"- {refusal_text(row)}" for row in refused]
         lines.append("")
-    return "\n".join([*lines, *_reading_lines(design)])
+    return "\n".join([*lines, *_reading_lines(cells, design)])
 
 
 def _counts_lines(cells: pd.DataFrame, design: Design) -> list[str]:
@@ -193,7 +197,7 @@ def _escape(text: str) -> str:
     return text.replace("|", "\\|")
 
 
-def _reading_lines(design: Design) -> list[str]:
+def _reading_lines(cells: pd.DataFrame, design: Design) -> list[str]:
     lines = [
         "## How to read it",
         "",
@@ -203,6 +207,8 @@ def _reading_lines(design: Design) -> list[str]:
         "",
     ]
     lines += [f"- {m.label} ({m.unit}): {m.formula}." for m in METRICS if m.is_main]
+    if note := warmup_note(cells):
+        lines += ["", note]
     if design.quoted is not None:
         lines += ["", f"Quoted: {design.quoted.source}. Quoted numbers were not measured here."]
     return [*lines, ""]
@@ -213,7 +219,8 @@ def verdict_json(verdict: pd.DataFrame, cells: pd.DataFrame, design: Design) -> 
 
     Fields: ``schema`` (``kvroad.verdict/1``), ``study``, ``study_name``, ``baseline``, ``alpha``,
     ``overrides``, ``answers`` (a sentence per contrast), ``cells`` (count per outcome),
-    ``rows`` (the verdict table; absent numbers are null), ``refused`` (see `refusals`),
+    ``rows`` (the verdict table; absent numbers are null), ``flags`` (a note each), ``warmup``
+    (the declared rule and its count), ``refused`` (see `refusals`),
     ``quoted`` (null, or source, arm, baseline and ratios by metric and prompt tokens).
     """
     quoted = design.quoted
@@ -227,6 +234,8 @@ def verdict_json(verdict: pd.DataFrame, cells: pd.DataFrame, design: Design) -> 
         "answers": answers(verdict, cells, design),
         "cells": {str(k): int(n) for k, n in cells["outcome"].value_counts().sort_index().items()},
         "rows": [_plain(row) for row in records(verdict)],
+        "flags": flag_notes(verdict),
+        "warmup": warmup_note(cells),
         "refused": [_plain(row) for row in records(refusals(cells))],
         "quoted": None
         if quoted is None

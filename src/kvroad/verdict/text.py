@@ -86,7 +86,7 @@ def _ratio_limits(low: float, high: float) -> str:
 def contrast_text(row: Mapping[str, Any]) -> str:
     """Return a contrast's table cell: ratio or difference, interval, and verdict word."""
     word = str(row["verdict"])
-    if word in ("refused", "not measured"):
+    if word in ("refused", "not measured", "withheld"):
         return word
     if word == "inconclusive" and not pd.isna(row["launches_needed"]):
         word += f": about {int(row['launches_needed'])} launches would settle it"
@@ -144,6 +144,8 @@ def _launches(row: Mapping[str, Any]) -> str:
 
 def _no_data(row: Mapping[str, Any], cells: pd.DataFrame) -> str:
     """Say for each arm without data what became of its cells at this prompt length."""
+    if row["withheld"]:
+        return f"The arms differ in {row['withheld']}, which no variant declares."
     here = cells[cells["prompt_tokens"] == row["prompt_tokens"]]
     texts = [
         because(arm, cells, row["prompt_tokens"])

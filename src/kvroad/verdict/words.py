@@ -25,6 +25,7 @@ def verdict_frame(contrasts: pd.DataFrame, cells: pd.DataFrame, design: Design) 
       interval lies inside plus or minus m of the baseline's pull time.
     - ``faster``, ``slower``: p after Holm is below alpha and the interval leaves out 1 (0 for a
       difference). Less time, or more GB/s, is faster.
+    - ``withheld``: the arms differ in what neither declares, so nothing is compared.
     - ``refused``: no data at this prompt length, and a cell of either arm was refused.
     - ``not measured``: no data otherwise. ``inconclusive``: everything else.
     """
@@ -40,6 +41,8 @@ def verdict_frame(contrasts: pd.DataFrame, cells: pd.DataFrame, design: Design) 
 
 
 def _word(row: dict[str, Any], refused_arms: set[str], alpha: float) -> str:
+    if row["withheld"]:
+        return "withheld"
     if row["tested"] == "none":
         is_refused = bool({row["arm"], row["baseline"]} & refused_arms)
         return "refused" if is_refused else "not measured"

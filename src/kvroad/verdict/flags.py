@@ -1,0 +1,79 @@
+"""The flags of a verdict as short notes, the same ones together."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from kvroad.tables import MAIN_METRICS, metric
+from kvroad.verdict.text import percent, records, tokens_text
+
+__all__ = ["flag_notes", "warmup_note"]
+
+
+def flag_notes(verdict: pd.DataFrame) -> list[str]:
+    """Return a note per flag of a main metric: withheld, drift, outliers, clock, spread.
+
+    Notes that differ in the prompt length alone are put together; those of other metrics
+    are counted.
+    """
+    names = [m.name for m in MAIN_METRICS]
+    found: dict[tuple[str, str], list[int]] = {}
+    n_others = 0
+    for row in records(verdict):
+        pair = f"{row['arm']} against {row['baseline']}"
+        if row["withheld"]:
+            why = f"withheld, since they differ in {row['withheld']}, which no variant declares"
+            _add(found, pair, why, row["prompt_tokens"])
+            continue
+        texts = []
+        if row["is_drifting"]:
+            texts.append(_drift_text(row))
+        if row["outliers"]:
+            texts.append(f"launches that stand apart, kept in: {row['outliers']}")
+        if row["is_quantised"]:
+            texts.append(f"times on a grid of {row['grid']:g} ms, intervals widened by it")
+        if row["is_uneven"]:
+            texts.append("spreads differ between prompt lengths, the wider interval is given")
+        if row["metric"] not in names:
+            n_others += bool(texts)
+            continue
+        for text in texts:
+            label = metric(row["metric"]).label
+            _add(found, f"{pair}, {label}", text, row["prompt_tokens"])
+    notes = [
+        f"{who}, at {' and '.join(tokens_text(t) for t in tokens)} tokens: {what}."
+        for (who, what), tokens in found.items()
+    ]
+    if n_others:
+        notes.append(f"{n_others} rows of further metrics carry flags too; verdict.csv has them.")
+    return notes
+
+
+def _add(found: dict[tuple[str, str], list[int]], who: str, what: str, tokens: int) -> None:
+    places = found.setdefault((who, what), [])
+    if tokens not in places:
+        places.append(tokens)
+
+
+def _drift_text(row: dict[str, object]) -> str:
+    unit = "" if row["tested"] == "ratio" else f" {row['unit']}"
+    how = "by a factor of" if row["tested"] == "ratio" else "by"
+    return (
+        f"values drifted {how} {row['drift']:.3g}{unit} from the first to the last launch"
+        f" ({row['drift_low']:.3g} to {row['drift_high']:.3g}), as much as the arms differ or more"
+    )
+
+
+def warmup_note(cells: pd.DataFrame) -> str:
+    """Return the declared rule of the warm-up and how many rows it left out; empty for none."""
+    proven = cells[cells["outcome"] == "proven"]
+    if proven.empty:
+        return ""
+    n, dropped = int(proven["n_warmup"].sum()), int(proven["n_dropped"].sum())
+    measured = int(proven["n_pulls"].sum())
+    share = percent(round(n / (n + measured), 3)) if n + measured else "0 %"
+    return (
+        "Warm-up, declared before the run: the first workload.warmup_pulls pulls of each cell."
+        f" Its {n:,} pulls ({share} of all) are kept in the table of pulls and are in no number;"
+        f" {dropped:,} measured pulls were dropped as data errors, kept and counted."
+    )

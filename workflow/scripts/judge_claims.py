@@ -1,0 +1,16 @@
+"""Hold published claims against what was measured."""
+
+from pathlib import Path
+
+from kvroad.steps import step
+from kvroad.verdict import claims
+
+if __name__ == "__main__":
+    with step(snakemake.log[0]):
+        claims.build(
+            verdict_parquet=Path(snakemake.input.verdict),
+            cells_parquet=Path(snakemake.input.cells),
+            cost_dir=Path(snakemake.input.costs[0]).parent,
+            design_path=Path(snakemake.input.design),
+            out_dir=Path(snakemake.output.csv).parent,
+        )
