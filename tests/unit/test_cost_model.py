@@ -12,13 +12,14 @@ import pytest
 from studies import GEMMA
 from synthetic import DESCRIPTOR_BYTES, design_data, planned, write_design
 
-from kvroad import cost_model
+from kvroad import cost_model, figures
 from kvroad.cost_model import CostTables, Launches, cost_tables, fit_cost, whatif
 from kvroad.cost_model.break_even import fieller
 from kvroad.cost_model.fit import terms
 from kvroad.errors import UserError
 from kvroad.simulate_costs import COSTS, Cost, draw_launches, simulate_fits
 from kvroad.tables import parse_design
+from kvroad.verdict import break_even_notes, cost_lines, held_out_note, point_lines
 
 NVLINK, SGL, TCP = COSTS
 CUTS = (1, 8, 64, 512, 4096, 16384)
@@ -317,3 +318,55 @@ class TestWhatIf:
         cells, design, _ = study({"nvlink": NVLINK}, bend=3.0)
         with pytest.raises(UserError, match="nothing is predicted from nvlink read: does not fit"):
             self.ask(cost_tables(cells, design))
+
+
+class TestOnThePage:
+    def test_the_figure_draws_what_the_tables_hold(self, tmp_path: Path) -> None:
+        cells, design, _ = study({"nvlink": NVLINK, "tcp": Cost("", 50.0, 0.3, 40.0)})
+        cells = cells.assign(reason="", road_expected="", where="", quote="")
+        tables = cost_tables(cells, design)
+        figures.plot_rate(cells, tables, design, tmp_path / "rate")
+        data = pd.read_csv(tmp_path / "rate.csv")
+        largest = BYTES[4096]
+        assert set(data["pull_bytes"]) == {largest}
+        points = tables.points.query("measure == 'pull_ms' and pull_bytes == @largest")
+        drawn = data[data["kind"] == "measured"]
+        assert drawn["gb_per_s"].tolist() == pytest.approx(points["effective_gb_per_s"].tolist())
+        curve = tables.curves.query("pull_bytes == @largest")
+        fits = data[data["kind"] == "fit"]
+        assert fits["gb_per_s"].tolist() == pytest.approx(curve["gb_per_s"].tolist())
+        even = data[data["kind"] == "break-even"]["descriptor_bytes"].tolist()
+        known = tables.break_even.query("pull_bytes == @largest")["break_even_bytes"].tolist()
+        assert even == pytest.approx(known)
+        svg = (tmp_path / "rate.svg").read_text()
+        for text in ("nvlink read", "rate of a pull (GB/s, log scale)", f"{known[0]:,.0f}"):
+            assert text in svg
+
+    def test_costs_are_put_in_words_with_intervals(self, tables: CostTables) -> None:
+        nvlink, tcp = cost_lines(tables)
+        assert (nvlink.series, nvlink.road) == ("nvlink read", "cuda_ipc")
+        assert nvlink.per_descriptor.startswith(("6.9", "7.0"))
+        assert " µs (" in nvlink.per_descriptor
+        assert tcp.rate.endswith(")")
+        assert len(cost_lines(tables, "post_ms")) == 2
+        shares = [line.share for line in point_lines(tables) if line.series == "nvlink read"]
+        assert shares[0].startswith("3 % (")
+        assert any(line.rate.endswith("of the nominal 478") for line in point_lines(tables))
+
+    def test_break_even_and_prediction_are_sentences(self, tables: CostTables) -> None:
+        notes = break_even_notes(tables)
+        assert len(notes) == 2
+        assert "with smaller ones tcp read is faster, with larger ones nvlink read." in notes[0]
+        note = held_out_note(tables)
+        assert note.startswith("Each descriptor size predicted by a fit without it: ")
+        assert "points between the others within the stated error" in note
+
+    def test_what_is_not_told_is_said(self) -> None:
+        cells, design, _ = study({"nvlink": NVLINK}, cuts=(1,))
+        cells["descriptors"] = cells["pull_bytes"] // DESCRIPTOR_BYTES
+        tables = cost_tables(cells, design)
+        line = cost_lines(tables)[0]
+        assert line.per_descriptor == line.rate == "not told"
+        assert "cannot be told apart" in line.note
+        assert {p.share for p in point_lines(tables)} == {"not told"}
+        assert held_out_note(tables) == ""

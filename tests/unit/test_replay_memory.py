@@ -5,6 +5,7 @@ import ctypes
 import numpy as np
 import pytest
 
+from kvroad.engines.replay import memory
 from kvroad.engines.replay.memory import POISON, PoolShape, _runs, make_pool
 
 BLOCKS = PoolShape(n_tensors=2, n_blocks=6, halves=2, descriptor_bytes=64, salt=11)
@@ -85,3 +86,73 @@ def test_regions_do_not_touch() -> None:
 def test_a_gap_of_half_a_word_is_refused() -> None:
     with pytest.raises(ValueError, match="multiples of 8"):
         PoolShape(1, 1, 1, 64, salt=0, gap_bytes=4)
+
+
+class HostDriver:
+    """The calls of the CUDA driver that a pool makes, on host memory: for its arithmetic only."""
+
+    def __init__(self, _: str) -> None:
+        self._kept: list[object] = []
+
+    def __getattr__(self, name: str):
+        if name in ("cuInit", "cuDeviceGet", "cuDevicePrimaryCtxRetain", "cuCtxSetCurrent"):
+            return lambda *_: 0
+        if name == "cuCtxSynchronize":
+            return lambda: 0
+        raise AttributeError(name)
+
+    def cuMemAlloc_v2(self, address, size) -> int:
+        self._kept.append(ctypes.create_string_buffer(size.value))
+        address._obj.value = ctypes.addressof(self._kept[-1])
+        return 0
+
+    def cuMemsetD8_v2(self, address, value, size) -> int:
+        ctypes.memset(address.value, value.value, size.value)
+        return 0
+
+    def cuMemcpyHtoD_v2(self, target, source, size) -> int:
+        ctypes.memmove(target.value, source.value, size.value)
+        return 0
+
+    def cuMemcpyDtoH_v2(self, target, source, size) -> int:
+        return self.cuMemcpyHtoD_v2(target, source, size)
+
+    def cuMemcpy2D_v2(self, reference) -> int:
+        copy = reference._obj
+        source = copy.src_host or copy.src_device
+        target = copy.dst_host or copy.dst_device
+        for row in range(copy.height):
+            ctypes.memmove(target + row * copy.dst_pitch, source + row * copy.src_pitch, copy.width)
+        return 0
+
+
+@pytest.mark.parametrize("max_pitch", [2**31 - 1, 32])
+@pytest.mark.parametrize("shape", [BLOCKS, REGIONS])
+def test_the_gpu_pool_lays_out_and_compares_like_the_host_pool(
+    monkeypatch, shape: PoolShape, max_pitch: int
+) -> None:
+    monkeypatch.setattr(memory.ctypes, "CDLL", HostDriver)
+    monkeypatch.setattr(memory, "_MAX_PITCH", max_pitch)
+    host, source, target = filled(shape), make_pool(shape, "VRAM", 0), make_pool(shape, "VRAM", 1)
+    source.fill_pattern()
+    for a, b in zip(host.bases, source.bases, strict=True):
+        gap = shape.stride_words - shape.words
+        rows = [
+            words_at(x, shape.tensor_bytes // 8).reshape(-1, shape.stride_words) for x in (a, b)
+        ]
+        assert np.array_equal(rows[0][:, : shape.words], rows[1][:, : shape.words])
+        assert (rows[1][:, shape.words :] == POISON).all() or gap == 0
+    local = np.array([0, 3, 1], dtype=np.uint64)
+    remote = np.array([5, 2, 4], dtype=np.uint64)
+    assert not target.matches(local, remote, every_word=False)
+    pull(source, target, local, remote)
+    assert target.matches(local, remote, every_word=True)
+    first = shape.descriptors(target.bases, 1)[shape.indices(local)][-1]
+    words_at(int(first[0]), shape.words)[3] += 1
+    assert target.matches(local, remote, every_word=False)
+    assert not target.matches(local, remote, every_word=True)
+    target.poison(local)
+    assert not target.matches(local, remote, every_word=False)
+    start = int(shape.descriptors(target.bases, 1)[0][0])
+    spoiled = np.flatnonzero(words_at(start, shape.words) == POISON)
+    assert spoiled.tolist() == shape.probes.tolist()

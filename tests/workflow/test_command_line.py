@@ -54,7 +54,13 @@ def test_an_override_without_config_is_one_line(checkout) -> None:
 
 @pytest.mark.parametrize(
     ("study", "launches", "matrix"),
-    [("loopback", 24, 24), ("smoke", 8, 8), ("roce_vs_nvlink", 24, 24)],
+    [
+        ("loopback", 24, 24),
+        ("smoke", 8, 8),
+        ("roce_vs_nvlink", 24, 24),
+        ("regions", 224, 224),
+        ("aa", 32, 32),
+    ],
 )
 def test_every_study_plans(checkout, study: str, launches: int, matrix: int) -> None:
     jobs = checkout.jobs(f"study={study}")

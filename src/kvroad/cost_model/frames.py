@@ -228,7 +228,8 @@ def _note(one: Series) -> str:
     if not one.is_fitting:
         return (
             f"does not fit: its points are off by {100 * fit.rms_error:.0f} % (root mean square),"
-            f" more than {100 * FITS:.0f} %; nothing is explained by it"
+            f" more than {100 * FITS:.0f} %, where launches of a point vary by"
+            f" {100 * fit.noise:.0f} %; nothing is explained by it"
         )
     if not fit.confounded:
         return ""

@@ -24,8 +24,8 @@ __all__ = ["CONTRAST_COLUMNS", "contrasts_frame"]
 PART_SHARE = 0.05
 # Logs of equal values may differ in their last digit.
 _NO_SPREAD = 1e-12
-# A clock that adds less than this to an interval is not worth a word.
-_NOTED_SHARE = 0.1
+# A clock that adds less than this to an interval, or to a pull, is not worth a word.
+_NOTED_SHARE, _NOTED_LEAST = 0.1, 1e-3
 
 CONTRAST_COLUMNS = [
     "arm",
@@ -199,7 +199,7 @@ def _row(
         "difference_high": difference.high + sum(halves),
     }
     step = np.nan if not metric.is_time or np.isnan(steps).all() else float(np.nanmax(steps))
-    is_quantised = _is_quantised(tested, halves, centres, is_log=log_ratio is not None)
+    is_quantised = _is_quantised(sample, metric, tested, halves, centres, is_log=bool(log_ratio))
     notes = [refusal] if refusal else []
     notes += _estimate_notes(tested)
     if is_quantised:
@@ -243,10 +243,21 @@ def _ratio(
 
 
 def _is_quantised(
-    tested: Estimate, halves: list[float], centres: tuple[float, float], *, is_log: bool
+    sample: Sample,
+    metric: Metric,
+    tested: Estimate,
+    halves: list[float],
+    centres: tuple[float, float],
+    *,
+    is_log: bool,
 ) -> bool:
-    added = sum(h / c for h, c in zip(halves, centres, strict=True)) if is_log else sum(halves)
-    return bool(added > _NOTED_SHARE * (tested.high - tested.low) / 2)
+    """Return whether the clock widens an interval by enough to be worth a word."""
+    if is_log:
+        added, least = sum(h / c for h, c in zip(halves, centres, strict=True)), _NOTED_LEAST
+    else:
+        added = sum(halves)
+        least = _NOTED_LEAST * float(sample.baseline[metric.pull].mean())
+    return bool(added > max(_NOTED_SHARE * (tested.high - tested.low) / 2, least))
 
 
 def _same(sample: Sample, metric: Metric, design: Design, *, is_ratio: bool) -> dict[str, float]:

@@ -24,7 +24,14 @@ _SMALL_BYTES = 1 << 20
 _COUNTS = ("descriptors", "descriptor_bytes", "pull_bytes", "n_pulls", "n_dropped")
 _OUTCOMES = ("proven", "refused", "failed", "not measured")
 _RATIOS = ("ratio", "ratio_low", "ratio_high", "difference", "difference_low", "difference_high")
-_REPORT_FILES = ("verdict.md", "verdict.csv", "verdict.json", "index.html")
+_REPORT_FILES = (
+    "verdict.md",
+    "verdict.csv",
+    "verdict.json",
+    "claims.csv",
+    "cost_model.csv",
+    "index.html",
+)
 _SOURCE_TAGS = {"mlflow.source.name": "kvroad", "mlflow.source.type": "LOCAL"}
 
 

@@ -94,9 +94,8 @@ def point_lines(tables: CostTables) -> list[PointLine]:
 def _rate_text(row: Mapping[str, Any]) -> str:
     text = f"{number(row['effective_gb_per_s'])} GB/s"
     if not pd.isna(row["effective_share"]):
-        text += (
-            f", {100 * row['effective_share']:.0f} % of {number(row['nominal_gb_per_s'])} nominal"
-        )
+        share = f"{100 * row['effective_share']:.0f} %"
+        text += f", {share} of the nominal {number(row['nominal_gb_per_s'])}"
     return text
 
 

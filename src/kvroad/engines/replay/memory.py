@@ -210,6 +210,7 @@ class _Copy2D(ctypes.Structure):
 
 
 _HOST, _DEVICE = 1, 2  # CU_MEMORYTYPE_HOST, CU_MEMORYTYPE_DEVICE
+_MAX_PITCH = 2**31 - 1  # CU_DEVICE_ATTRIBUTE_MAX_PITCH of every device so far
 
 
 class _CudaPool(_Checks):
@@ -296,6 +297,9 @@ class _CudaPool(_Checks):
 
     def _copy_column(self, words: Words, address: int, *, to_device: bool) -> None:
         """Copy one word per descriptor between host and device; ``words`` is contiguous."""
+        if self.shape.stride_bytes > _MAX_PITCH:
+            self._copy_words(words, address, to_device=to_device)
+            return
         host = {"host": words.ctypes.data, "pitch": WORD_BYTES}
         copy = _Copy2D(width=WORD_BYTES, height=words.size)
         if to_device:
@@ -307,6 +311,15 @@ class _CudaPool(_Checks):
             copy.src_pitch = self.shape.stride_bytes
             copy.dst_type, copy.dst_host, copy.dst_pitch = _HOST, host["host"], host["pitch"]
         self._call("cuMemcpy2D_v2", ctypes.byref(copy))
+
+    def _copy_words(self, words: Words, address: int, *, to_device: bool) -> None:
+        for row in range(words.size):
+            device = ctypes.c_uint64(address + row * self.shape.stride_bytes)
+            host, size = ctypes.c_void_p(words[row:].ctypes.data), ctypes.c_size_t(WORD_BYTES)
+            if to_device:
+                self._call("cuMemcpyHtoD_v2", device, host, size)
+            else:
+                self._call("cuMemcpyDtoH_v2", host, device, size)
 
 
 def _runs(blocks: Words) -> list[Words]:
