@@ -15,6 +15,7 @@ from kvroad.design import make_design
 from kvroad.errors import UserError
 from kvroad.hosts import open_host
 from kvroad.measure import Measurement, owner_of
+from kvroad.publish import publish
 from kvroad.study import Study
 
 __all__ = ["main"]
@@ -22,6 +23,7 @@ __all__ = ["main"]
 # Exit statuses: 1 is a host or a folder that did not do, 2 a command line that cannot be meant.
 _DONE, _FAILED, _USAGE = 0, 1, 2
 _RESULTS = Path("results")
+_REPORTS = Path("reports")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -69,7 +71,27 @@ def _parser() -> argparse.ArgumentParser:
     take.add_argument("folder", type=Path, metavar="DIR")
     take.add_argument("overrides", nargs="*", metavar="OVERRIDE", help="those of the bundle")
     take.set_defaults(run=_ingest)
+
+    share = commands.add_parser(
+        "publish",
+        parents=[overrides],
+        help="put the raw files of a study beside its report, to commit both",
+    )
+    share.set_defaults(run=_publish)
     return parser
+
+
+def _publish(study: Study, arguments: argparse.Namespace) -> int:
+    archive = publish(study, make_design(study), _RESULTS, _REPORTS)
+    words = " ".join(
+        f"'{word}'" if set("[]{}*?$ ") & set(word) else word for word in study.overrides
+    )
+    print(f"{archive}: {archive.stat().st_size} bytes. Commit it: git add -f {archive.parent}")
+    print(
+        f"Anyone makes the same report from it: tar -xJf {archive} && "
+        f"uv run snakemake --cores 1 all --config {words}"
+    )
+    return _DONE
 
 
 def _stop(study: Study, arguments: argparse.Namespace) -> int:
