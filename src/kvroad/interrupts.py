@@ -13,7 +13,7 @@ from types import FrameType
 from typing import Any
 
 from kvroad.agent.facts import boot_id
-from kvroad.agent.processes import leaves_of, process_id
+from kvroad.agent.processes import ProcessId, is_running, leaves_of, process_id
 
 __all__ = ["RUNNER_VARIABLE", "forward_to_jobs", "name_runner", "stop_in_order"]
 
@@ -79,7 +79,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def _watch(runner: str) -> None:
-    pid = int(runner.split()[0])
-    while _name_of(pid) == runner:
+    pid, start_ticks = map(int, runner.split()[:2])
+    while is_running(ProcessId(pid, start_ticks)):
         time.sleep(_LOOK_S)
     os.kill(os.getpid(), signal.SIGTERM)

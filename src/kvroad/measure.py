@@ -277,7 +277,8 @@ class _Progress:
             phase = self._phase.replace("_", " ")
             self._with.say(f"    {phase}: {row['done']} of {self._pulls} pulls")
         elif row["event"] == "reaped":
-            self._with.say(f"    ended what an earlier launch left: {row['tag']}")
+            what = "the host has booted since" if row.get("rebooted") else "ended what was left of"
+            self._with.say(f"    {what} an earlier launch: {row['tag']}")
         elif row["event"] == "recovered":
             self._with.say(f"    fetched what an earlier run had left on host {row['host']}")
 

@@ -7,8 +7,8 @@ from studies import make_study
 from kvroad.design import make_design
 from kvroad.engines.nixl import pool_bytes, replay_plan
 from kvroad.errors import UserError
-from kvroad.plan import PlanError, dumps, loads
-from kvroad.study import Engine, Host
+from kvroad.plan import PlanError, dumps, essence, first_difference, loads, plan_hash
+from kvroad.study import Engine, Host, RoadTolerances
 
 
 def plan_of(**changes: object):
@@ -84,3 +84,38 @@ def test_every_file_of_the_replay_travels_with_the_plan() -> None:
     sent = {f.path for f in plan_of().files}
     folder = Path(__import__("kvroad").__file__).parent / "engines" / "replay"
     assert sent == {"replay.json"} | {f"replay/{p.name}" for p in folder.glob("*.py")}
+
+
+def test_the_essence_leaves_out_who_asks_where_it_listens_and_how_long_it_waits() -> None:
+    plan = plan_of()
+    study = make_study(
+        engine=Engine(start_timeout_s=1.0, phase_timeout_s=2.0, stop_timeout_s=3.0),
+        host=Host("local", interfaces=["lo"], env={"UCX_NET_DEVICES": "lo"}, bind_address="::1"),
+        road=RoadTolerances(carried_at_least=0.9),
+    )
+    launch = make_design(study).launches[0]
+    other = replay_plan(study, launch, launch.cells, "somebody else")
+    assert other != plan
+    assert essence(other) == essence(plan)
+    assert plan_hash(other) == plan_hash(plan)
+    assert first_difference(essence(plan), essence(other)) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "where"),
+    [
+        ({"engine": Engine(num_threads=0)}, "plan.cells[0].cell"),
+        ({"host": Host("local", interfaces=["eth0"])}, "plan.cells[0].cell"),
+    ],
+)
+def test_two_plans_differ_where_they_measure_something_else(change, where: str) -> None:
+    one, other = essence(plan_of()), essence(plan_of(**change))
+    said = first_difference(one, other)
+    assert said is not None
+    assert said.startswith(f"{where}: ")
+
+
+def test_a_difference_is_told_by_its_place_and_both_values() -> None:
+    assert first_difference({"a": [1, {"b": 2}]}, {"a": [1, {"b": 3}]}) == "plan.a[1].b: 2 is not 3"
+    assert first_difference({"a": [1]}, {"a": [1, 2]}) == "plan.a: [1] is not [1, 2]"
+    assert first_difference({}, {"a": 1}) == "plan.a: None is not 1"

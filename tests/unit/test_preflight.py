@@ -1,110 +1,184 @@
-import json
+"""The preflight table from the facts of hosts that are not this one."""
+
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 from studies import TRANSPORTS, make_study
 
+from kvroad.agent.survey import parse_peers
 from kvroad.design import make_design
 from kvroad.errors import UserError
+from kvroad.hosts import Host
 from kvroad.preflight import check_host
-from kvroad.study import Engine, Host
+from kvroad.study import Engine, HostSide, Transport
+from kvroad.study import Host as HostSpec
 
-FACTS = {
-    "python": "3.12.1",
-    "packages": {"nixl-cu12": "1.3.1"},
+# As two H200 print it, escape sequences included.
+PEERS = (
+    " \t\x1b[4mGPU0\tGPU1\t\x1b[0m\n GPU0\tX\tOK\t\n GPU1\tOK\tX\t\n\nLegend:\n\n  X    = Self\n"
+    "  OK   = Status Ok\n  CNS  = Chipset not supported\n"
+)
+FACTS: dict[str, Any] = {
+    "python": "3.12.3",
     "executable": "/usr/bin/python3",
-    "memory_available_bytes": 10_000_000_000,
+    "packages": {"nixl-cu13": "1.5.1"},
+    "memory_available_bytes": 10**12,
     "memlock_bytes": None,
-    "work_dir": "/var/tmp/kvroad",
-    "work_dir_error": None,
-    "disk_free_bytes": 10_000_000_000,
+    "interfaces": ["eth0", "lo"],
+    "rdma_ports": [
+        {"port": "mlx5_0/1", "state": "4: ACTIVE", "link_layer": "Ethernet", "rate": "400 Gb/sec"}
+    ],
+    "gids": {"mlx5_0/1": {"3": "RoCE v2 0000:0000:0000:0000:0000:ffff:0a00:0001"}},
+    "gpus": [
+        {"index": str(i), "uuid": f"GPU-{i}", "memory.total": "143771", "memory.used": "4"}
+        for i in (0, 1)
+    ],
+    "gpu_processes": [],
+    "gpu_peers": parse_peers(PEERS),
     "port_holders": {},
-    "gpus": None,
-    "gpu_processes": None,
-    "gpu_peers": None,
-    "rdma_ports": None,
-    "gids": {},
-    "interfaces": ["lo"],
+    "work_dir": "/home/me/.kvroad/node",
+    "work_dir_error": None,
+    "disk_free_bytes": 10**12,
 }
+NVLINK = Transport(roads=["cuda_ipc"], ucx_tls=["cuda_ipc", "cuda_copy"], counters=["nvlink"])
 
 
-class Facts:
-    """A host that answers with given facts and launches nothing."""
+class Elsewhere(Host):
+    """A host whose facts are given."""
 
-    label = "host here"
+    def __init__(self, spec: HostSpec, facts: dict[str, Any]) -> None:
+        self.host = spec
+        self._facts = facts
 
-    def __init__(self, **changes: Any) -> None:
-        self.values = {**FACTS, **changes}
-        self.host = make_study().host
+    @property
+    def label(self) -> str:
+        return f"host {self.host.name}"
 
-    def hosts(self) -> list[Any]:
-        return [self]
-
-    def facts(self, ports: Any = ()) -> dict[str, Any]:
-        return self.values
+    def facts(self, ports=()) -> dict[str, Any]:
+        return {**self._facts, "asked": list(ports)}
 
     def probe(self, script: str) -> dict[str, Any]:
-        return {"error": None, "ucx": "1.23.0", "ucx_library": "/lib/libucp.so"}
+        return {"ucx": "1.23.0", "ucx_library": "/x/libucp.so", "error": None}
 
 
-def check(tmp_path: Path, facts: Facts, **changes: Any) -> list[dict[str, Any]]:
-    study = make_study(**changes)
-    facts.host = study.host
-    return check_host(study, make_design(study), facts, tmp_path, lambda line: None)
+SPEC = HostSpec("node", connection="ssh", address="a", gpus=[0, 1], rdma_devices=["mlx5_0"])
 
 
-def test_a_host_that_has_all_passes_and_leaves_the_table(tmp_path: Path) -> None:
-    rows = check(tmp_path, Facts())
+def table(
+    tmp_path, facts: dict[str, Any], **changes: Any
+) -> tuple[list[dict[str, Any]], list[str]]:
+    fields = {"host": SPEC, "transports": TRANSPORTS, **changes}
+    study = make_study(**fields)
+    said: list[str] = []
+    host = Elsewhere(study.host, {**FACTS, **facts})
+    return check_host(study, make_design(study), host, tmp_path, said.append), said
+
+
+def test_the_output_of_nvidia_smi_is_read() -> None:
+    assert parse_peers(PEERS) == {"0": {"0": "X", "1": "OK"}, "1": {"0": "OK", "1": "X"}}
+
+
+def test_a_host_that_has_everything_passes_without_a_word(tmp_path) -> None:
+    rows, said = table(
+        tmp_path,
+        {},
+        engine=Engine(memory="VRAM"),
+        transports={**TRANSPORTS, "nvlink": NVLINK},
+        prompt_tokens=[256],
+    )
     assert {row["status"] for row in rows} == {"ok"}
-    written = json.loads((tmp_path / "hosts/local/preflight.json").read_text())
-    assert [row["check"] for row in written] == [row["check"] for row in rows]
+    assert said == []
+    assert {row["check"] for row in rows} >= {
+        *("connection", "Python", "NIXL", "UCX", "VRAM for the pools", "work folder", "disk here"),
+        *("host.gpus", "host.rdma_devices", "GPUs idle", "transport roce", "transport nvlink"),
+    }
 
 
-def test_no_nixl_says_how_to_get_it(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"/usr/bin/python3 -m pip install --no-deps nixl-cu13"):
-        check(tmp_path, Facts(packages={}))
+@pytest.mark.parametrize(
+    ("facts", "message"),
+    [
+        ({"packages": {}}, "NIXL: none of nixl-cu13, nixl-cu12, nixl is installed for /usr/bin"),
+        ({"rdma_ports": None}, r"host\.rdma_devices: no mlx5_0; the host has: none"),
+        ({"gids": {}}, "transport roce: no GID on mlx5_0/1"),
+        (
+            {"rdma_ports": [{**FACTS["rdma_ports"][0], "state": "1: DOWN"}]},
+            "transport roce: no port is up with link layer Ethernet: mlx5_0/1 1: DOWN Ethernet",
+        ),
+        (
+            {"rdma_ports": [{**FACTS["rdma_ports"][0], "link_layer": "InfiniBand"}]},
+            "transport roce: no port is up with link layer Ethernet",
+        ),
+        ({"memlock_bytes": 8192}, "transport roce: 8192 bytes may be locked, the pools have"),
+        (
+            {"memory_available_bytes": 10**9},
+            "DRAM for the pools: .*workload.concurrency that fits is 0",
+        ),
+        ({"work_dir_error": "[Errno 30] Read-only"}, "work folder: .*Read-only; set host.work_dir"),
+        ({"disk_free_bytes": 10**8}, "work folder: 0.1 GB free at /home/me"),
+        ({"port_holders": {"5600": "pid 7 (vllm)"}}, r"port 5600: pid 7 \(vllm\); end it, or set"),
+        ({"gpus": FACTS["gpus"][:1]}, r"host\.gpus: no 1; the host has: 0"),
+    ],
+)
+def test_what_is_missing_stops_the_study_in_one_line(tmp_path, facts, message: str) -> None:
+    with pytest.raises(UserError, match=f"^host node: {message}") as caught:
+        table(tmp_path, facts)
+    assert "\n" not in str(caught.value)
 
 
-def test_another_nixl_than_asked_for_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(
-        UserError, match=r"nixl-cu12 1\.3\.1; engine\.nixl_version asks for 1\.5\.1"
-    ):
-        check(tmp_path, Facts(), engine=Engine(nixl_version="1.5.1"))
+@pytest.mark.parametrize(
+    ("facts", "message"),
+    [
+        (
+            {"gpu_processes": [{"gpu_uuid": "GPU-1", "pid": "567", "process_name": "python3"}]},
+            r"GPUs idle: GPU 1: pid 567 \(python3\)",
+        ),
+        (
+            {"gpus": [{**gpu, "memory.used": "90000"} for gpu in FACTS["gpus"]]},
+            "GPUs idle: GPU 0: 90000 MiB in use; GPU 1: ",
+        ),
+        (
+            {"gpu_peers": {"0": {"1": "CNS"}, "1": {"0": "CNS"}}},
+            r"transport nvlink: GPU 0 cannot read GPU 1 \(nvidia-smi topo -p2p r: CNS\)",
+        ),
+    ],
+)
+def test_gpus_must_be_idle_and_reach_each_other(tmp_path, facts, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        table(
+            tmp_path,
+            facts,
+            engine=Engine(memory="VRAM"),
+            transports={"nvlink": NVLINK},
+            baseline="nvlink",
+            prompt_tokens=[256],
+        )
 
 
-def test_too_little_memory_names_the_concurrency_that_fits(tmp_path: Path) -> None:
-    # One pull of 16k tokens is 558 MB; both sides hold one per pull in flight.
-    one = 2 * 4260 * 131072
-    facts = Facts(memory_available_bytes=int(3.5 * one / 0.9))
-    with pytest.raises(UserError, match=r"largest workload\.concurrency that fits is 3"):
-        check(tmp_path, facts)
+def test_a_host_that_is_not_strict_warns_of_a_transport_and_goes_on(tmp_path) -> None:
+    spec = replace(SPEC, strict=False, rdma_devices=[])
+    rows, said = table(tmp_path, {"rdma_ports": None}, host=spec)
+    statuses = {row["check"]: row["status"] for row in rows}
+    assert statuses["transport roce"] == "warning"
+    assert any("no RDMA device" in line for line in said)
 
 
-def test_the_fullest_gpu_decides(tmp_path: Path) -> None:
-    gpus = [
-        {"index": str(i), "uuid": f"G{i}", "memory.total": "143771", "memory.used": used}
-        for i, used in enumerate(["0", "143000"])
-    ]
-    host = Host("gpu", gpus=[0, 1])
-    with pytest.raises(UserError, match="VRAM for the pools"):
-        check(tmp_path, Facts(gpus=gpus), host=host, engine=Engine(memory="VRAM"))
+def test_what_joins_processes_of_one_host_is_not_to_be_had_on_two(tmp_path) -> None:
+    spec = replace(SPEC, decode=HostSide(address="b"))
+    study = make_study(host=spec, prompt_tokens=[256])
+    host = Elsewhere(replace(spec, decode=HostSide(), name="node-decode"), FACTS)
+    with pytest.raises(UserError, match="transport shm: cma joins processes of one host"):
+        check_host(study, make_design(study), host, tmp_path, lambda line: None)
 
 
-def test_a_transport_that_cannot_be_had_is_a_warning_unless_the_host_is_strict(
-    tmp_path: Path,
-) -> None:
-    transports = {"roce": TRANSPORTS["roce"]}
-    lenient = replace(make_study().host, strict=False)
-    rows = check(tmp_path, Facts(), transports=transports, baseline="roce", host=lenient)
-    told = {row["check"]: row for row in rows}["transport roce"]
-    assert (told["status"], told["found"]) == ("warning", "no RDMA device (/sys/class/infiniband)")
-    strict = replace(make_study().host, strict=True)
-    with pytest.raises(UserError, match="transport roce: no RDMA device"):
-        check(tmp_path, Facts(), transports=transports, baseline="roce", host=strict)
+def test_fixed_ports_are_asked_about(tmp_path) -> None:
+    study = make_study(host=SPEC, engine=Engine(side_channel_port=5600, rank_pairs=2))
+    asked: list[int] = []
 
+    class Asked(Elsewhere):
+        def facts(self, ports=()) -> dict[str, Any]:
+            asked.extend(ports)
+            return super().facts(ports)
 
-def test_a_held_port_names_its_holder(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"port 5600: pid 7 \(python\)"):
-        check(tmp_path, Facts(port_holders={"5600": "pid 7 (python)"}))
+    check_host(study, make_design(study), Asked(SPEC, FACTS), tmp_path, lambda line: None)
+    assert asked == [5600, 5601]

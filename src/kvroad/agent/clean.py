@@ -81,4 +81,5 @@ def forget(work_dir: Path, launch: str) -> None:
     """Remove the raw folder of a launch from the host."""
     folder = launch_folder(work_dir, launch)
     for path in (folder, folder.with_name(folder.name + ".partial")):
-        shutil.rmtree(path, ignore_errors=True)
+        if path.exists():
+            shutil.rmtree(path)

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import selectors
+import signal
 import socket
 import subprocess
 import sys
@@ -314,8 +315,11 @@ class Launch:
             if row.get("event") == "error":
                 return StepFailed(step, f"{name}: {row.get('text')}")
         returncode = running.popen.wait()
+        how = f"ended with status {returncode}"
+        if returncode < 0:
+            how = f"was killed by {signal.Signals(-returncode).name}"
         last = _last_lines(self.folder / f"{name}.log")
-        return StepFailed(step, f"{name} ended with status {returncode}: {last}")
+        return StepFailed(step, f"{name} {how}: {last}")
 
     def _ask_to_stop(self, running: _Running) -> None:
         """Let a process end by its own means, so that it can print its use counts."""

@@ -19,6 +19,7 @@ __all__ = [
     "become_subreaper",
     "end_processes",
     "find_ours",
+    "is_running",
     "leaves_of",
     "process_id",
 ]
@@ -74,6 +75,12 @@ def leaves_of(ancestor: int) -> list[int]:
         for stat in members
         if stat.pid not in parents and _descends(stat.pid, {ancestor}, stats)
     ]
+
+
+def is_running(entry: ProcessId) -> bool:
+    """Return whether a process still runs; one that nobody has waited for yet does not."""
+    stat = _read_stat(entry.pid)
+    return stat is not None and _is(stat, entry) and stat.state not in "ZX"
 
 
 class Ledger:

@@ -153,6 +153,9 @@ def _open(hop: Any, step: str) -> None:
         # paramiko tries an encrypted key as every kind of key, and says nonsense of the last.
         if hop.transport is None and _has_server_key(hop) and _locked_keys(hop):
             raise UserError(f"{step}: {_refused(hop)}") from error
+        if not _has_server_key(hop):
+            limit = f"host.connect_timeout_s={hop.connect_timeout:g}"
+            raise HostLost(f"{step}: no SSH server answers ({limit}; {_text(error)})") from error
         raise HostLost(f"{step}: {_text(error)}") from error
     except OSError as error:
         raise HostLost(f"{step}: {_text(error)}") from error

@@ -123,7 +123,10 @@ class Host:
             except HostLost:
                 if not left:
                     raise
-        self.machine.call(["forget", launch], _CALL_S)
+        done = self.machine.call(["forget", launch], _CALL_S)
+        if done.returncode != OK:
+            # What stays there would be taken for the next attempt's.
+            raise HostLost(f"{self.label}: could not remove the raw folder of {launch}")
 
     def clean_up(self, session: AgentSession) -> str:
         """End what a lost agent left and return what is known of it.
@@ -132,13 +135,15 @@ class Host:
         """
         if session.is_orderly:
             return "nothing is left running there"
+        # The connection may be open and dead: only a new one tells.
+        self.machine.close()
         try:
             wait_s = self.host.lease_s + 5.0
             done = self.machine.call(["reap", f"--lock-timeout-s={wait_s:g}"], wait_s + _CALL_S)
         except UserError:
             return (
-                "it cannot be reached to look: the agent there, if it lives, ends everything "
-                f"within host.lease_s={self.host.lease_s:g}; 'kvroad stop' makes sure"
+                "it cannot be reached to look; an agent that lives there ends everything "
+                f"within host.lease_s={self.host.lease_s:g}, and 'kvroad stop' makes sure"
             )
         if done.returncode == OK:
             return "nothing is left running there"

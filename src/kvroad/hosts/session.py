@@ -116,12 +116,7 @@ class AgentSession:
                 # Counted in ticks, so that a pause of this process is no silence of the host.
                 silent_s += _TICK_S
                 if silent_s >= self._lease_s:
-                    raise HostLost(
-                        self._text(
-                            f"no sign of life for {silent_s:g} s; what runs there ends by itself "
-                            f"within host.lease_s={self._lease_s:g}"
-                        )
-                    ) from None
+                    raise HostLost(self._text(f"no sign of life for {silent_s:g} s")) from None
                 continue
             silent_s = 0.0
             if event is None:

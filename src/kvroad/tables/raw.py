@@ -37,6 +37,7 @@ _SCHEMA = pa.schema(
     + [(name, pa.float64()) for name in ("post_us", "xfer_us", "wall_us")]
     + [("verified", pa.bool_())]
 )
+_FACTS = ("facts.json", "prefill.facts.json", "decode.facts.json")
 _VERSION_LINE = b"Version "
 _NULLABLE = {pa.int64(): pd.Int64Dtype(), pa.bool_(): pd.BooleanDtype()}
 
@@ -88,7 +89,7 @@ def read_cell(planned: PlannedCell, results_dir: Path) -> CellFolder:
         planned,
         identity,
         outcome,
-        facts=json.loads(b"".join(files.get("facts.json", [])) or b"{}"),
+        facts=_facts(files),
         ucx_versions=_ucx_versions(files),
         first_phase=_first_phase(files.get("events.jsonl", []), planned.cell),
         pulls=pulls,
@@ -150,7 +151,8 @@ def _checked_files(raw: Path) -> dict[str, list[bytes]]:
     files = {}
     for name, entry in sorted(manifest.items()):
         is_log = name.endswith(".log")
-        if not (is_log or name in ("facts.json", "events.jsonl") or name.startswith("pulls-")):
+        is_fact = name == "events.jsonl" or name in _FACTS
+        if not (is_log or is_fact or name.startswith("pulls-")):
             continue
         data = (raw / name).read_bytes()
         if hashlib.sha256(data).hexdigest() != entry["sha256"]:
@@ -159,6 +161,19 @@ def _checked_files(raw: Path) -> dict[str, list[bytes]]:
         wanted = _VERSION_LINE if is_log else b""
         files[name] = [line for line in data.split(b"\n") if line.strip() and wanted in line]
     return files
+
+
+def _facts(files: dict[str, list[bytes]]) -> dict[str, Any]:
+    """Return the facts of the host, and below its side's name those of a passive half's host.
+
+    The boot of a launch on two hosts is the boots of both.
+    """
+    told = {name: json.loads(b"".join(files[name])) for name in _FACTS if name in files}
+    facts: dict[str, Any] = told.pop("facts.json", {})
+    for name, other in told.items():
+        facts["boot_id"] = f"{facts.get('boot_id')} {other.get('boot_id')}"
+        facts[name.removesuffix(".facts.json")] = other
+    return facts
 
 
 def _ucx_versions(files: dict[str, list[bytes]]) -> tuple[str, ...]:

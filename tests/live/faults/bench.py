@@ -118,7 +118,7 @@ class Bench:
         assert done.returncode == 0, self.said
         if "fetched what an earlier run had left" in self.said:
             return "fetched the cell that was on the host, measured the others"
-        if "ended what an earlier launch left" in self.said:
+        if "ended what was left of an earlier launch" in self.said:
             return "ended what was left, measured what was missing"
         return "measured what was missing"
 
@@ -168,12 +168,10 @@ class Bench:
             data["processes"].append({"pid": me.pid, "start_ticks": me.start_ticks})
             path.write_text(json.dumps(data))
 
-    def seconds_until_clean(self, since: float) -> float | None:
-        """Wait until nothing runs on the host; None: something still does after a long time."""
-        with contextlib.suppress(TimeoutError):
-            wait_until(lambda: not self.processes(), timeout_s=3 * LEASE_S)
-            return time.monotonic() - since
-        return None
+    def seconds_until_clean(self, since: float) -> float:
+        """Wait until nothing runs on the host; fails when something still does long after."""
+        wait_until(lambda: not self.processes(), timeout_s=3 * LEASE_S)
+        return time.monotonic() - since
 
     def stop(self) -> None:
         """End whatever a failed test has left."""
@@ -213,10 +211,10 @@ class Bench:
 
 
 def message_of(text: str) -> str:
-    """Return the last line that tells the user what went wrong."""
+    """Return the first line that tells the user what went wrong."""
     lines = [line.strip() for line in text.splitlines()]
     told = [x for x in lines if x.startswith(("error: ", "stopped: ")) or ": failed: " in x]
-    return told[-1] if told else ""
+    return told[0] if told else ""
 
 
 def wait_until(is_true: Callable[[], bool], timeout_s: float = LONGEST_S) -> None:

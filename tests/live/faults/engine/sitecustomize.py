@@ -7,6 +7,7 @@ file FAULT_FILE says what goes wrong, and when.
 """
 
 import ctypes
+import json
 import os
 import signal
 import sys
@@ -59,20 +60,22 @@ def fill_the_disk() -> None:
 
 
 def act(line: str) -> None:
-    what = fault()
-    if what == "hold" and '"warmup"' in line:
+    what, phase = fault(), json.loads(line)["phase"] if line.startswith("{") else ""
+    if what == "crash under load" and phase == "in_flight":
+        tell("crashing")
+        threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGSEGV)).start()
+    if phase != "warmup":
+        return
+    if what == "hold":
         tell("held")
         while fault() == "hold":
             time.sleep(0.05)
-    elif what == "crash in warm-up" and '"warmup"' in line:
+    elif what == "crash in warm-up":
         tell("crashed")
         os.kill(os.getpid(), signal.SIGSEGV)
-    elif what == "crash under load" and '"in_flight"' in line and '"one_at_a_time"' not in line:
-        tell("crashing")
-        threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGSEGV)).start()
-    elif what == "fill the disk" and '"warmup"' in line:
+    elif what == "fill the disk":
         fill_the_disk()
-    elif what == "ballast" and '"warmup"' in line:
+    elif what == "ballast":
         Path("ballast").write_bytes(os.urandom(12 << 20))
 
 

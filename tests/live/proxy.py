@@ -64,7 +64,11 @@ class Proxy:
             if not self.is_reachable:
                 client.close()
                 continue
-            server = socket.create_connection(("127.0.0.1", self._target))
+            try:
+                server = socket.create_connection(("127.0.0.1", self._target))
+            except OSError:
+                client.close()
+                continue
             self._open += [client, server]
             for source, sink in ((client, server), (server, client)):
                 threading.Thread(
