@@ -20,7 +20,7 @@ from kvroad.plan import Plan
 from kvroad.road import judge_raw
 from kvroad.study import Claims, Engine, HostSide, Model, Study, Transport, Variant, Workload
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.slow]
 MODEL = Model("m", 8, num_attention_heads=16, num_key_value_heads=16, head_dim=128)
 WORKLOAD = Workload(warmup_pulls=1, pulls=2, concurrency=2, pulls_in_flight=2)
 
