@@ -58,7 +58,13 @@ onstart:
     if not all(receipt.exists() for receipt in RECEIPTS):
         try:
             host = open_host(STUDY.host)
-            check_host(STUDY, DESIGN, host, RESULTS, say=lambda line: print(line, file=sys.stderr))
+            check_host(
+                STUDY,
+                DESIGN,
+                host,
+                RESULTS,
+                say=lambda line: print(line, file=sys.stderr),
+            )
             host.close()
         except UserError as error:
             sys.exit(f"error: {error}")
