@@ -12,7 +12,7 @@ import pandas as pd
 
 from kvroad.cost_model.fit import terms
 from kvroad.errors import UserError, nearest
-from kvroad.kv_layout import in_regions, kv_layout
+from kvroad.kv_layout import KvLayout, in_regions, kv_layout
 from kvroad.study import Model
 
 __all__ = ["Prediction", "whatif"]
@@ -102,12 +102,7 @@ def whatif(
         prompt_tokens=prompt_tokens,
     )
     layout = layout if regions is None else in_regions(layout, regions)
-    x = terms(layout.n_descriptors, layout.n_bytes)
-    per_byte = 1e-3 / row["gb_per_s"] if row["gb_per_s"] > 0 else 0.0
-    pull_us = float(x @ np.array([row["t0_us"], row["per_descriptor_us"], per_byte]))
-    own = math.sqrt(max(float(x @ _covariance(row) @ x), 0.0)) / pull_us
-    half = row["t"] * math.hypot(own, row["rms_error"])
-    pull_ms = pull_us / 1000
+    pull_ms, half = _predict(row, layout)
     return Prediction(
         study=study,
         series=row["series"],
@@ -120,15 +115,17 @@ def whatif(
         pull_low_ms=pull_ms * max(1 - half, 0.0),
         pull_high_ms=pull_ms * (1 + half),
         ttft_share=pull_ms / ttft_ms,
-        outside=_outside(
-            row,
-            {
-                "descriptors": layout.n_descriptors,
-                "descriptor_bytes": layout.descriptor_bytes,
-                "pull_bytes": layout.n_bytes,
-            },
-        ),
+        outside=_outside(row, layout),
     )
+
+
+def _predict(row: Mapping[str, Any], layout: KvLayout) -> tuple[float, float]:
+    """Return the pull time in ms and the half width of its interval as a share."""
+    x = terms(layout.n_descriptors, layout.n_bytes)
+    per_byte = 1e-3 / row["gb_per_s"] if row["gb_per_s"] > 0 else 0.0
+    pull_us = float(x @ np.array([row["t0_us"], row["per_descriptor_us"], per_byte]))
+    own = math.sqrt(max(float(x @ _covariance(row) @ x), 0.0)) / pull_us
+    return pull_us / 1000, row["t"] * math.hypot(own, row["rms_error"])
 
 
 def _row(
@@ -162,8 +159,13 @@ def _covariance(row: Mapping[str, Any]) -> np.ndarray[Any, np.dtype[np.float64]]
     return np.array([[row[f"cov_{min(i, j)}{max(i, j)}"] for j in range(3)] for i in range(3)])
 
 
-def _outside(row: Mapping[str, Any], values: Mapping[str, int]) -> tuple[str, ...]:
-    """Say which of the values lie outside what the study has measured."""
+def _outside(row: Mapping[str, Any], layout: KvLayout) -> tuple[str, ...]:
+    """Say what of a layout lies outside what the study has measured."""
+    values = {
+        "descriptors": layout.n_descriptors,
+        "descriptor_bytes": layout.descriptor_bytes,
+        "pull_bytes": layout.n_bytes,
+    }
     return tuple(
         f"{name.replace('_', ' ')} {value:,} where {row[f'{name}_min']:,} to {row[f'{name}_max']:,}"
         " were measured"
