@@ -31,7 +31,7 @@ if mode == "error":
     send("error", text="cannot start: no such device")
     sys.exit(3)
 print("engine is up", os.environ.get("COLOUR"), flush=True)
-send("ready", nixl="1.0")
+send("ready", nixl="1.0", ports={"told": 4242})
 for line in sys.stdin:
     if line.strip() == "quit":
         print("clean end", flush=True)
@@ -66,6 +66,7 @@ def make_plan(mode: str, **changes: Any) -> Plan:
         "cells": [PlannedCell("cell-1", 1, [Phase("warmup", command, timeout_s=2.0)])],
         "files": [File("engine.py", ENGINE)],
         "stop_timeout_s": 2.0,
+        "facts_from": "engine",
     }
     return Plan(**{**fields, **changes})
 
@@ -223,7 +224,8 @@ def test_a_killed_agent_is_cleaned_up_after_by_the_next(agent: Agent) -> None:
     assert len(agent.left(plan)) == 2
     argv = [sys.executable, str(agent.path), "--work-dir", str(agent.work), "reap"]
     done = subprocess.run(argv, capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout)["left"] == []
+    told = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [row["left"] for row in told if row["event"] == "reaped"] == [[]]
     assert agent.left(plan) == []
     assert list((agent.work / "ledger").glob("*")) == []
 
@@ -248,6 +250,15 @@ def test_a_plan_of_another_version_is_refused_in_one_event(agent: Agent) -> None
     out, _ = process.communicate(timeout=30)
     assert process.returncode == 65
     assert "version 99" in json.loads(out)["reason"]
+
+
+def test_a_port_that_one_process_tells_reaches_the_next(agent: Agent) -> None:
+    first = make_plan("good").processes[0]
+    ports = "{port:fixed} {port:told} {port:nobody}"
+    second = Process("second", ["{python}", "-c", f"print('{ports}')"])
+    agent.run(make_plan("good", processes=[first, second], cells=[], ports={"fixed": 77}))
+    assert (agent.folder / "second.log").read_text() == "77 4242 0\n"
+    assert "ports" not in json.loads((agent.folder / "versions.json").read_text() or "{}")
 
 
 def test_secrets_do_not_reach_the_raw_folder(agent: Agent) -> None:
