@@ -116,24 +116,12 @@ def _run(with_: Measurement, launch: Launch, cells: list[Cell], attempt: int) ->
     with_.host.run(plan, raw_dir, progress.on_event)
     end = end_of(raw_dir)
     if end.get("status") == "interrupted":
-        _keep_proven(with_, launch, cells, raw_dir, attempt)
+        shutil.rmtree(raw_dir)
         raise HostLost(f"host {with_.study.host.name}: the launch was ended: {end.get('reason')}")
     for cell in cells:
         lay_down(with_, launch, cell, raw_dir, attempt, is_last=cell is cells[-1])
         raw = cell_dir(with_.results_dir, cell.id) / "raw"
         settle(with_, cell, judge_raw(raw, with_.study.road, cell.id), attempt)
-
-
-def _keep_proven(
-    with_: Measurement, launch: Launch, cells: list[Cell], raw_dir: Path, attempt: int
-) -> None:
-    """Keep the cells that were finished and proven before their launch was ended."""
-    for cell in cells:
-        outcome = judge_raw(raw_dir, with_.study.road, cell.id)
-        if len(cells) > 1 and outcome.outcome == "proven":
-            lay_down(with_, launch, cell, raw_dir, attempt, is_last=False)
-            settle(with_, cell, outcome, attempt)
-    shutil.rmtree(raw_dir)
 
 
 def end_of(raw_dir: Path) -> dict[str, Any]:
