@@ -55,6 +55,8 @@ def machine_of(request: pytest.FixtureRequest, sshd: Sshd, tmp_path: Path, monke
     home = tmp_path / "home"
     home.mkdir()
     monkeypatch.setenv("HOME", str(home))
+    # A relative work folder of the local host is one of the current folder.
+    monkeypatch.chdir(tmp_path)
     sshd.account.use_in(home, "node1", sshd.port)
     opened: list[Machine] = []
 

@@ -164,3 +164,32 @@ def test_hosts_are_locked_in_the_order_of_their_names_and_a_busy_one_frees_the_o
     again.close()
     opened.close()
     assert judge_raw(tmp_path / "raw").outcome == "proven"
+
+
+@pytest.mark.slow
+def test_a_study_on_two_hosts_from_configuration_to_verdict(pair, make_checkout) -> None:
+    checkout = make_checkout()
+    (checkout.home / ".ssh").mkdir()
+    known = pair[0].account.known_hosts.read_text()
+    (checkout.home / ".ssh/known_hosts").write_text(known)
+    words = [f"host.python={sys.executable}", f"host.identity_file={pair[0].account.key}"]
+    for side, sshd in zip(("prefill", "decode"), pair, strict=True):
+        words += [
+            f"host.{side}.address=127.0.0.1",
+            f"host.{side}.port={sshd.port}",
+            f"host.{side}.work_dir={sshd.work_dir}",
+        ]
+    chosen = ["study=smoke", "host=ssh", "transport=[tcp]", "prompt_tokens=[256]"]
+    done = checkout.snakemake("all", "--config", *chosen, "hydra=" + " ".join(words), check=True)
+    assert "every one of 2 cells is proven" in done.stderr
+    assert len(list(checkout.path.glob("results/hosts/ssh-*/preflight.json"))) == 2
+    study_dir = next(checkout.path.glob("results/studies/*"))
+    cells = json.loads((study_dir / "provenance.json").read_text())
+    assert any(name.startswith("prefill.") for name in cells)
+    assert list(checkout.path.glob("reports/*/verdict.md"))
+
+    refused = checkout.snakemake(
+        "all", "--config", *chosen[:2], "transport=[shm]", "hydra=" + " ".join(words)
+    )
+    assert refused.returncode != 0
+    assert "cma joins processes of one host; these are two" in refused.stderr

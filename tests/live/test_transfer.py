@@ -111,7 +111,7 @@ def test_a_cut_leaves_what_has_arrived_and_the_next_call_goes_on(
     proxy.cut_after(BIG // 2)
     with pytest.raises(HostLost, match=r"host h \(root@127.0.0.1:\d+\): download of launch: "):
         machine.fetch("launch", tmp_path / "raw")
-    assert (tmp_path / "raw.partial" / "big.log").stat().st_size > BIG // 4
+    assert (tmp_path / "raw.partial" / "big.log").stat().st_size >= BIG // 8
     assert not (tmp_path / "raw").exists()
     assert fetched(machine, proxy, tmp_path / "raw") < BIG
 

@@ -31,7 +31,7 @@ if mode == "error":
     send("error", text="cannot start: no such device")
     sys.exit(3)
 print("engine is up", os.environ.get("COLOUR"), flush=True)
-send("ready", nixl="1.0")
+send("ready", nixl="1.0", ports={"told": 4242})
 for line in sys.stdin:
     if line.strip() == "quit":
         print("clean end", flush=True)
@@ -66,6 +66,7 @@ def make_plan(mode: str, **changes: Any) -> Plan:
         "cells": [PlannedCell("cell-1", 1, [Phase("warmup", command, timeout_s=2.0)])],
         "files": [File("engine.py", ENGINE)],
         "stop_timeout_s": 2.0,
+        "facts_from": "engine",
     }
     return Plan(**{**fields, **changes})
 
@@ -244,12 +245,69 @@ def test_a_busy_host_names_its_holder(agent: Agent, tmp_path: Path) -> None:
     first.communicate(timeout=30)
 
 
+def test_who_waits_for_the_lock_gets_the_host_when_it_is_free(agent: Agent, tmp_path: Path) -> None:
+    plan = make_plan("hang", cells=[PlannedCell("c", 1, [_long_phase()])])
+    first = agent.start(plan)
+    wait_for(first, "phase_start")
+    waiting = Agent(tmp_path).start(
+        make_plan("good", owner="another", launch="launch-2"), "--lock-timeout-s", "60"
+    )
+    wait_for(waiting, "alive")
+    first.send_signal(signal.SIGTERM)
+    first.communicate(timeout=30)
+    out, _ = waiting.communicate(timeout=60)
+    assert waiting.returncode == 0
+    assert end_of([json.loads(line) for line in out.splitlines()])["status"] == "complete"
+
+
+def test_who_waits_for_the_lock_and_loses_its_client_stops_waiting(
+    agent: Agent, tmp_path: Path
+) -> None:
+    first = agent.start(make_plan("hang", cells=[PlannedCell("c", 1, [_long_phase()])]))
+    wait_for(first, "phase_start")
+    waiting = Agent(tmp_path).start(
+        make_plan("good", launch="launch-2"), "--lock-timeout-s", "60", "--lease-s", "30"
+    )
+    wait_for(waiting, "alive")
+    waiting.communicate(timeout=20)  # closes its input
+    assert waiting.returncode == 75
+    first.send_signal(signal.SIGTERM)
+    first.communicate(timeout=30)
+
+
+@pytest.mark.parametrize("command", [["reap"], ["stop", "--owner", "another"]])
+def test_a_running_launch_is_nobody_elses_to_end(agent: Agent, command: list[str]) -> None:
+    plan = make_plan("hang", cells=[PlannedCell("c", 1, [_long_phase()])])
+    process = agent.start(plan)
+    wait_for(process, "phase_start")
+    argv = [sys.executable, str(agent.path), "--work-dir", str(agent.work), *command]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=30)
+    assert done.returncode == 75
+    assert '"owner": "a test"' in done.stdout
+    assert agent.left(plan)
+    # Its owner may.
+    argv[-len(command) :] = ["stop", "--owner", "a test"]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=30)
+    assert done.returncode == 0
+    assert agent.left(plan) == []
+    process.communicate(timeout=30)
+
+
 def test_a_plan_of_another_version_is_refused_in_one_event(agent: Agent) -> None:
     agent.work.mkdir()
     process = agent.start(make_plan("good", version=99))
     out, _ = process.communicate(timeout=30)
     assert process.returncode == 65
     assert "version 99" in json.loads(out)["reason"]
+
+
+def test_a_port_that_one_process_tells_reaches_the_next(agent: Agent) -> None:
+    first = make_plan("good").processes[0]
+    ports = "{port:fixed} {port:told} {port:nobody}"
+    second = Process("second", ["{python}", "-c", f"print('{ports}')"])
+    agent.run(make_plan("good", processes=[first, second], cells=[], ports={"fixed": 77}))
+    assert (agent.folder / "second.log").read_text() == "77 4242 0\n"
+    assert "ports" not in json.loads((agent.folder / "versions.json").read_text() or "{}")
 
 
 def test_secrets_do_not_reach_the_raw_folder(agent: Agent) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import selectors
 import signal
 import socket
@@ -27,6 +28,7 @@ from kvroad.plan import Phase, Plan, Process
 __all__ = ["Launch", "StepFailed", "Stopped"]
 
 _LAST_LINES = 8
+_PORT = re.compile(r"\{port:([\w-]+)\}")
 # Between TERM and KILL for what a process left behind that has ended by itself.
 _STRAGGLER_S = 3.0
 
@@ -111,10 +113,11 @@ class Launch:
             path = self.folder / file.path
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(file.text)
+        self.ports.update(ports or {})
         try:
             for name, number in self.plan.ports.items():
-                given = (ports or {}).get(name) or number
-                self.ports[name] = given or _free_port(self.plan.bind_address)
+                if name not in self.ports:
+                    self.ports[name] = number or _free_port(self.plan.bind_address)
         except OSError as error:
             raise StepFailed("ports", f"address {self.plan.bind_address}: {error}") from error
         # On disk before anything starts: the tag alone finds what a killed agent left.
@@ -181,7 +184,8 @@ class Launch:
         if spec.ready_event is not None:
             step = f"start {spec.name}"
             answer = self._await([spec.name], spec.ready_event, spec.ready_timeout_s, step)
-            facts = {k: v for k, v in answer[spec.name].items() if k != "event"}
+            facts = {k: v for k, v in answer[spec.name].items() if k not in ("event", "ports")}
+            self.ports.update(answer[spec.name].get("ports", {}))
             running.is_ready = True
             self.events.send("ready", process=spec.name, **facts)
             if self.plan.facts_from == spec.name:
@@ -191,9 +195,7 @@ class Launch:
         """Replace the placeholders of a plan; any other braces stay as they are."""
         word = word.replace("{python}", sys.executable).replace("{folder}", str(self.folder))
         word = word.replace("{events}", str(events_fd)).replace("{bind}", self.plan.bind_address)
-        for name, number in self.ports.items():
-            word = word.replace("{port:" + name + "}", str(number))
-        return word
+        return _PORT.sub(lambda found: str(self.ports.get(found[1], 0)), word)
 
     def _run_phase(self, cell: str, phase: Phase) -> None:
         self.begin(cell, phase)

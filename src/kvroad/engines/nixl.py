@@ -139,8 +139,9 @@ def _first_gpus(host: Host, engine: Engine, n: int) -> list[int]:
 
 
 def _ports(engine: Engine) -> dict[str, int]:
+    """Return the ports that are asked for; the passive halves choose and tell any others."""
     first = engine.side_channel_port
-    return {f"side-{r}": first + r if first else 0 for r in range(engine.rank_pairs)}
+    return {f"side-{r}": first + r for r in range(engine.rank_pairs)} if first else {}
 
 
 def _process(launch: Launch, role: str, rank: int) -> Process:

@@ -9,7 +9,6 @@ from kvroad.hosts.host import Host, RunningHost
 from kvroad.hosts.local import LocalMachine
 from kvroad.hosts.machine import HostLost
 from kvroad.hosts.pair import PairedHosts
-from kvroad.hosts.ssh import SshMachine
 
 __all__ = ["Host", "HostLost", "RunningHost", "build_agent", "open_host", "single_hosts"]
 
@@ -38,6 +37,9 @@ def _open(host: study.Host) -> Host:
     if host.connection == "local":
         return Host(host, LocalMachine(host))
     if host.connection == "ssh":
+        # Fabric takes a third of a second to import, in every job.
+        from kvroad.hosts.ssh import SshMachine
+
         return Host(host, SshMachine(host))
     raise UserError(
         f"host {host.name} is reached by hand: make a file with 'kvroad bundle', run it there, "

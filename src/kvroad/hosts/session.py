@@ -40,6 +40,7 @@ class AgentSession:
         self._is_over = threading.Event()
         self._sending = threading.Lock()
         self._last: dict[str, Any] = {}
+        self._is_silent = False
         self.has_ended = False
 
     def __enter__(self) -> AgentSession:
@@ -97,15 +98,6 @@ class AgentSession:
             yield event
         self._refuse()
 
-    def await_event(self, name: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        """Return the first event of a name, and the others before it; raises as ``events``."""
-        before: list[dict[str, Any]] = []
-        for event in self.events():
-            if event["event"] == name:
-                return event, before
-            before.append(event)
-        raise HostLost(self._text(f"the agent ended without the event {name}"))
-
     def next_event(self) -> dict[str, Any] | None:
         """Return the next event other than ``alive``, None at the end."""
         silent_s = 0.0
@@ -116,6 +108,7 @@ class AgentSession:
                 # Counted in ticks, so that a pause of this process is no silence of the host.
                 silent_s += _TICK_S
                 if silent_s >= self._lease_s:
+                    self._is_silent = True
                     raise HostLost(self._text(f"no sign of life for {silent_s:g} s")) from None
                 continue
             silent_s = 0.0
@@ -152,8 +145,8 @@ class AgentSession:
     def _drain(self) -> None:
         """Wait for the agent's end, no longer than its own lease lets it live."""
         with contextlib.suppress(HostLost):
-            while not self.has_ended and self.next_event() is not None:
-                pass
+            while not (self.has_ended or self._is_silent):
+                self.next_event()
 
     def _beat(self) -> None:
         while not self._is_over.wait(_HEARTBEAT_S):

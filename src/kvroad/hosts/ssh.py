@@ -160,6 +160,7 @@ class SshMachine:
         with deadline(self._connection, timeout_s, f"{self.label}: {step}"):
             channel = self._connection.transport.open_session(timeout=timeout_s)
             channel.exec_command(command)
+        channel.settimeout(self._host.lease_s)
         return _Channel(channel)
 
     def _complete(self, script: str, text: str, timeout_s: float) -> Completed:
@@ -202,7 +203,10 @@ class _Channel:
         self._errors = b""
 
     def send(self, line: str) -> None:
-        self._channel.sendall(line.encode() + b"\n")
+        try:
+            self._channel.sendall(line.encode() + b"\n")
+        except (SSHException, EOFError) as error:
+            raise ConnectionError(str(error)) from error
 
     def lines(self) -> Iterator[str]:
         buffer = b""
@@ -214,14 +218,21 @@ class _Channel:
             yield buffer.decode(errors="replace")
 
     def _receive(self) -> bytes:
-        self._take_errors()
-        try:
-            return bytes(self._channel.recv(1 << 16))
-        except (OSError, EOFError, SSHException):
-            return b""
+        while True:
+            self._take_errors()
+            try:
+                return bytes(self._channel.recv(1 << 16))
+            except TimeoutError:
+                # Of sending alone: how long silence may last is for the reader to say.
+                continue
+            except (OSError, EOFError, SSHException):
+                return b""
 
     def close_input(self) -> None:
-        self._channel.shutdown_write()
+        try:
+            self._channel.shutdown_write()
+        except (SSHException, EOFError) as error:
+            raise ConnectionError(str(error)) from error
 
     def wait(self, timeout_s: float) -> int | None:
         """Return the exit status; -1 where a signal or a broken connection took it."""

@@ -87,7 +87,7 @@ class Half:
 def serve(half: Half, host: str, port: int) -> None:
     """Be the passive half until standard input says otherwise."""
     server = Server(host, port, half.handle)
-    half.send("ready", **versions())
+    half.send("ready", ports={f"side-{half.rank}": server.port}, **versions())
     for line in sys.stdin:
         if line.strip() == "quit":
             break
@@ -204,7 +204,7 @@ def main() -> int:
     ports = [int(p) for p in arguments.ports.split(",")]
     poster_role = "decode" if config["operation"] == "read" else "prefill"
     try:
-        expected: tuple[type[Exception], ...] = (CudaError, SideChannelError, MemoryError)
+        expected: tuple[type[Exception], ...] = (CudaError, SideChannelError, MemoryError, OSError)
         expected += nixl_errors()
     except NoNixl as error:
         return _report(error, arguments.events)

@@ -23,13 +23,18 @@ class SideChannelError(Exception):
 
 
 class Server:
-    """Answers requests of the posting half; one thread per connection."""
+    """Answers requests of the posting half; one thread per connection.
+
+    ``port`` is the port that it listens on, also where any free one was asked for with 0.
+    """
 
     def __init__(self, host: str, port: int, handler: Handler) -> None:
         self._handler = handler
         self._barriers: dict[str, threading.Barrier] = {}
         self._lock = threading.Lock()
-        self._listener = socket.create_server((host, port))
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._listener = socket.create_server((host, port), family=family)
+        self.port = int(self._listener.getsockname()[1])
         threading.Thread(target=self._accept, daemon=True).start()
 
     def _accept(self) -> None:
