@@ -11,7 +11,6 @@ from kvroad.agent.processes import (
     TAG_VARIABLE,
     Ledger,
     ProcessId,
-    become_subreaper,
     end_processes,
     find_ours,
     process_id,
