@@ -12,6 +12,7 @@ from typing import Any
 from kvroad.errors import UserError, nearest
 from kvroad.evidence.redact import redact_env
 from kvroad.kv_layout import pull_layout
+from kvroad.serving import AGGREGATED, SERVING_ENGINES, check_serving
 from kvroad.study import (
     SIDES,
     Engine,
@@ -74,7 +75,7 @@ def _sees_cuda(entries: list[str]) -> bool:
 _ONE_OF: dict[str, tuple[str, ...]] = {
     "retry": ("unproven", "none"),
     "host.connection": ("local", "ssh", "hand"),
-    "engine.name": ("nixl",),
+    "engine.name": ("nixl", *SERVING_ENGINES),
     "engine.cells_per_launch": ("one", "all"),
     "engine.operation": ("read", "write"),
     "engine.memory": ("DRAM", "VRAM"),
@@ -125,6 +126,7 @@ _FREE_TEXT = re.compile(r"claims\.quoted|.*\.(description|source)$|overrides")
 def validate(study: Study) -> None:
     """Raise :class:`UserError`, in one line, for the first value that cannot be meant."""
     _check_text(study)
+    check_serving(study.engine.serving, study.engine.name, list(study.transports))
     _check_values(study)
     _check_transports(study)
     _check_host(study.host)
@@ -133,6 +135,7 @@ def validate(study: Study) -> None:
     for variant in study.variants:
         engine, workload = variant_settings(study, variant)
         try:
+            check_serving(engine.serving, engine.name, list(study.transports))
             _check_values(replace(study, engine=engine, workload=workload))
             _check_memory(study, engine)
             _check_layout(study, engine, workload)
@@ -222,6 +225,8 @@ def _check_prompt_tokens(lengths: list[int]) -> None:
 
 def _check_transports(study: Study) -> None:
     for name, transport in study.transports.items():
+        if name == AGGREGATED:
+            continue
         if not transport.roads:
             raise UserError(f"transport.{name}.roads is empty: name the roads that prove it")
         for road in transport.roads:
@@ -336,7 +341,7 @@ def _check_memory(study: Study, engine: Engine) -> None:
     if not all(side_host(study.host, side).gpus for side in SIDES):
         raise UserError("engine.memory: VRAM needs host.gpus, such as host.gpus=[0,1]")
     for name in study.transports:
-        if not _sees_cuda(entries := ucx_tls_of(study, name)):
+        if name != AGGREGATED and not _sees_cuda(entries := ucx_tls_of(study, name)):
             raise UserError(
                 f"transport.{name}.ucx_tls: UCX sees no GPU memory without cuda_copy; "
                 f"set transport.{name}.ucx_tls=[{','.join([*entries, 'cuda_copy'])}]"

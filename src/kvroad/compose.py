@@ -21,6 +21,7 @@ from yaml import YAMLError  # type: ignore[import-untyped]
 from kvroad.checks import validate
 from kvroad.command_line import check_command_line, snakemake_overrides
 from kvroad.errors import UserError, nearest
+from kvroad.serving import ServingOptions
 from kvroad.study import (
     FIELD_OF_GROUP,
     Engine,
@@ -35,6 +36,12 @@ __all__ = ["check_command_line", "compose", "snakemake_overrides"]
 
 # Groups of which a study takes several options; the others take one.
 _LIST_GROUPS = tuple(FIELD_OF_GROUP)
+# What a variant may set, and the type whose fields these are.
+_OWNERS: tuple[tuple[str, Any], ...] = (
+    ("engine", Engine),
+    ("workload", Workload),
+    ("serving", ServingOptions),
+)
 _HOW_TO_CHOOSE = "a file chooses options by '- override /GROUP: OPTION' under defaults"
 
 
@@ -262,7 +269,7 @@ def _study(data: dict[str, Any], overrides: list[str]) -> Study:
     values = {FIELD_OF_GROUP.get(k, k): _typed(hints[k], v, k) for k, v in data.items()}
     _check_complete(Study, values, "")
     for name, variant in values["variants"].items():
-        for group, owner in (("engine", Engine), ("workload", Workload)):
+        for group, owner in _OWNERS:
             settings = getattr(variant, group)
             settings.update(_fields(owner, settings, f"variant.{name}.{group}"))
     return Study(**values, overrides=overrides)
