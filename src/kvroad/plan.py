@@ -59,9 +59,9 @@ class Process:
     argv
         Words handed to ``execve`` as they are; ``{python}`` is the host's interpreter,
         ``{home}`` the home folder there, ``{folder}`` the launch folder, ``{bind}`` the
-        plan's ``bind_address``, ``{events}`` the file descriptor for JSON events. ``{port:NAME}`` is a port of the plan, or one that
-        a process before this one told in the ``ports`` of its ready event; else 0, which
-        means any that is free.
+        plan's ``bind_address``, ``{events}`` the file descriptor for JSON events.
+        ``{port:NAME}`` is a port of the plan, or one that a process before this one told in
+        the ``ports`` of its ready event; else 0, which means any that is free.
     env
         Variables set on top of the agent's environment.
     ready_event

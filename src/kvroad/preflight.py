@@ -12,6 +12,7 @@ from kvroad import study as studies
 from kvroad.cells import write_json
 from kvroad.design import Design, Launch
 from kvroad.engines.nixl import layout_of, pool_bytes, probe_script
+from kvroad.engines.serving import probe_script as serving_script
 from kvroad.errors import UserError
 from kvroad.hosts import Host, RunningHost
 from kvroad.study import Study
@@ -92,12 +93,7 @@ def _findings(study: Study, design: Design, host: Host) -> list[Finding]:
     findings = [
         Finding("connection", OK, host.label),
         Finding("Python", OK, f"{facts['python']} at {facts['executable']}"),
-        _nixl(facts, study),
-    ]
-    if findings[-1].status == OK:
-        findings.append(_ucx(host))
-    findings += [
-        _memory(facts, study, design, host.host),
+        *_programs(study, design, facts, host),
         _work_folder(facts),
         *_ports(facts),
         *_devices(facts, host.host),
@@ -105,6 +101,7 @@ def _findings(study: Study, design: Design, host: Host) -> list[Finding]:
     if study.engine.memory == "VRAM":
         findings.append(_gpus_idle(facts, host.host))
     level = REFUSED if host.host.strict else WARNING
+    # Serving engines have pools of their own, as large as their options make them.
     pools_bytes = _share(study) * pool_bytes(study, _largest(study, design))
     for name, transport in study.transports.items():
         found = _transport_fault(
@@ -113,6 +110,21 @@ def _findings(study: Study, design: Design, host: Host) -> list[Finding]:
         status = level if found else OK
         findings.append(Finding(f"transport {name}", status, found or "can be had"))
     return findings
+
+
+def _programs(study: Study, design: Design, facts: dict[str, Any], host: Host) -> list[Finding]:
+    """Return what is there to be started: NIXL for a replay, else engines and load generator."""
+    if study.engine.serving is not None:
+        found = host.probe(serving_script(study))
+        if found["error"] is not None:
+            needed = "docs/serving.md tells how to set them up"
+            return [Finding("serving engines", REFUSED, str(found["error"]), needed)]
+        told = ", ".join(str(v) for k, v in found.items() if k != "error")
+        return [Finding("serving engines", OK, told)]
+    findings = [_nixl(facts, study)]
+    if findings[0].status == OK:
+        findings.append(_ucx(host))
+    return [*findings, _memory(facts, study, design, host.host)]
 
 
 def _largest(study: Study, design: Design) -> Launch:

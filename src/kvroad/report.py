@@ -15,7 +15,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from kvroad.cost_model import CostTables, read_tables
-from kvroad.tables import METRICS, Design, read_design, write_text
+from kvroad.tables import Design, metrics_of, read_design, write_text
 from kvroad.verdict import (
     Block,
     answers,
@@ -25,6 +25,7 @@ from kvroad.verdict import (
     flag_notes,
     held_out_note,
     how_costs_are_read,
+    launch_value,
     percent,
     point_lines,
     records,
@@ -116,7 +117,7 @@ def _answer_context(verdict: pd.DataFrame, cells: pd.DataFrame, design: Design) 
         ],
         "not_measured": f"{missing} planned cells are not measured." if missing else "",
         "method": _method(cells, design),
-        "metrics": METRICS,
+        "metrics": metrics_of(cells),
     }
 
 
@@ -162,8 +163,8 @@ def _method(cells: pd.DataFrame, design: Design) -> str:
     pulls = int(proven["n_pulls"].sum())
     return (
         f"{text} Descriptors of one pull: {shapes}. {pulls:,} measured pulls in proven cells."
-        f" {warmup_note(cells)} Each launch gives one value per metric: the median over the pulls"
-        " of all ranks."
+        f" {warmup_note(cells)} Each launch gives one value per metric: {launch_value(cells)}"
+        f"{' of all ranks' if 'n_requests' not in cells else ''}."
     )
 
 

@@ -118,7 +118,9 @@ class Launch:
         try:
             for name, number in self.plan.ports.items():
                 if name not in self.ports:
-                    self.ports[name] = number or free_port(self.plan.bind_address, self.ports.values())
+                    self.ports[name] = number or free_port(
+                        self.plan.bind_address, self.ports.values()
+                    )
         except OSError as error:
             raise StepFailed("ports", f"address {self.plan.bind_address}: {error}") from error
         # On disk before anything starts: the tag alone finds what a killed agent left.

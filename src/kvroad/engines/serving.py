@@ -325,7 +325,7 @@ def _planned_cell(site: Site, cell: Cell, layout: KvLayout) -> PlannedCell:
     return PlannedCell(cell.id, cell.prompt_tokens, phases)
 
 
-_PROBE = '''
+_PROBE = """
 import json, os, shutil
 from pathlib import Path
 
@@ -343,7 +343,7 @@ def programs(words):
         found["error"] = f"host.serving.model: no config.json in {model}"
     found["model"] = model
     return found
-'''
+"""
 
 
 def probe_script(study: Study) -> str:

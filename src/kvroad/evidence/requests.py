@@ -115,7 +115,7 @@ def parse_vllm_bench(text: str, file: str) -> tuple[Request, ...]:
     """
     data = json.loads(text)
     if not isinstance(data, Mapping):
-        raise ValueError("no JSON object")
+        raise ValueError("no JSON object")  # noqa: TRY004 (a file, not an argument, is wrong)
     lists = {name: data.get(name) or [] for name in ("ttfts", "itls", "output_lens", "input_lens")}
     errors: Sequence[Any] = data.get("errors") or []
     n_asked = int(data.get("num_prompts") or len(lists["ttfts"]))

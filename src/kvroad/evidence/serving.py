@@ -97,9 +97,7 @@ def served_phase(
 ) -> ServedPhase:
     """Put the records of a phase together from its files, by name; missing ones stay unknown."""
     where = folder_of(cell, phase)
-    snapshots = {
-        name: parse_prometheus(files[name]) for name in SERVED_FILES[:4] if name in files
-    }
+    snapshots = {name: parse_prometheus(files[name]) for name in SERVED_FILES[:4] if name in files}
     start, end = snapshots.get("decode.start.prom"), snapshots.get("decode.end.prom")
     far = snapshots.get("prefill.start.prom"), snapshots.get("prefill.end.prom")
     transfers = None

@@ -15,7 +15,7 @@ from kvroad.verdict.costs import (
     point_lines,
 )
 from kvroad.verdict.files import SCHEMA, Block, Line, answers, blocks, markdown, verdict_json
-from kvroad.verdict.flags import flag_notes, warmup_note
+from kvroad.verdict.flags import flag_notes, launch_value, served_notes, warmup_note
 from kvroad.verdict.text import (
     number,
     percent,
@@ -39,6 +39,7 @@ __all__ = [
     "flag_notes",
     "held_out_note",
     "how_costs_are_read",
+    "launch_value",
     "launches_needed",
     "markdown",
     "number",
@@ -48,6 +49,7 @@ __all__ = [
     "records",
     "refusal_text",
     "refusals",
+    "served_notes",
     "tokens_text",
     "value_text",
     "verdict_frame",

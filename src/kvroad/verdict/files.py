@@ -10,8 +10,8 @@ from typing import Any
 import pandas as pd
 
 from kvroad.stats import launch_summary
-from kvroad.tables import METRICS, Design, Metric
-from kvroad.verdict.flags import flag_notes, warmup_note
+from kvroad.tables import Design, Metric, metrics_of
+from kvroad.verdict.flags import flag_notes, launch_value, served_notes, warmup_note
 from kvroad.verdict.text import (
     because,
     contrast_text,
@@ -51,13 +51,17 @@ class Block:
 
 def blocks(verdict: pd.DataFrame, cells: pd.DataFrame, design: Design) -> list[Block]:
     """Return a table per metric: baselines at 1.00x, ratios or differences against them."""
-    return [_block(verdict[verdict["metric"] == m.name], cells, m, design) for m in METRICS]
+    return [
+        _block(verdict[verdict["metric"] == m.name], cells, m, design) for m in metrics_of(cells)
+    ]
 
 
 def _block(rows: pd.DataFrame, cells: pd.DataFrame, metric: Metric, design: Design) -> Block:
     lines = [] if design.contrasts else _lone_lines(cells, metric, design)
     for baseline in dict.fromkeys(base for _, base in design.contrasts):
         own = rows[rows["baseline"] == baseline]
+        if own.empty and len(rows):
+            continue
         lines.append(_baseline_line(own, baseline, metric, design.prompt_tokens))
         is_main = baseline == design.baseline
         for arm, group in own.groupby("arm", sort=False):
@@ -115,10 +119,37 @@ def answers(verdict: pd.DataFrame, cells: pd.DataFrame, design: Design) -> list[
     pulls = verdict[verdict["metric"] == "pull_ms"]
     if not design.contrasts:
         return [_lone_answer(cells, arm, design) for arm in design.arms]
-    return [
-        _answer(pulls[(pulls["arm"] == arm) & (pulls["baseline"] == base)], cells, design.alpha)
+    compared = [
+        (arm, base, pulls[(pulls["arm"] == arm) & (pulls["baseline"] == base)])
         for arm, base in design.contrasts
     ]
+    extra = verdict[verdict["metric"] == "extra_ttft_ms"]
+    return [
+        _answer(rows, cells, design.alpha)
+        if len(rows)
+        else _extra_answer(extra[(extra["arm"] == arm) & (extra["baseline"] == base)], design.alpha)
+        for arm, base, rows in compared
+    ]
+
+
+def _extra_answer(rows: pd.DataFrame, alpha: float) -> str:
+    """Say what transferring adds to the time to first token, against one engine alone."""
+    if rows.empty:
+        return "No number: nothing is transferred by either arm."
+    arm, base = rows.iloc[0]["arm"], rows.iloc[0]["baseline"]
+    known = records(rows[rows["tested"] == "difference"])
+    if not known:
+        first = str(rows.iloc[0]["sentence"]).partition(". ")[2]
+        return f"No number for {arm} against {base}: {first}"
+    parts = [
+        f"{value_text(row['difference'], row['unit'])} at {tokens_text(row['prompt_tokens'])} "
+        f"tokens ({interval(row)})"
+        for row in known
+    ]
+    return (
+        f"Pulling the cache over {arm} adds to the time to first token, against one engine that "
+        f"serves alone ({base}): {', '.join(parts)} ({percent(1 - alpha)} intervals)."
+    )
 
 
 def _lone_answer(cells: pd.DataFrame, arm: str, design: Design) -> str:
@@ -164,7 +195,7 @@ def markdown(verdict: pd.DataFrame, cells: pd.DataFrame, design: Design) -> str:
     lines += _counts_lines(cells, design)
     for block in blocks(verdict, cells, design):
         lines += _table_lines(block)
-    notes = flag_notes(verdict)
+    notes = [*flag_notes(verdict), *served_notes(cells)]
     if notes:
         lines += ["## Flags", "", *(f"- {note}" for note in notes), ""]
     refused = records(refusals(cells))
@@ -202,11 +233,11 @@ def _reading_lines(cells: pd.DataFrame, design: Design) -> list[str]:
         "## How to read it",
         "",
         f"Ratios are arm over baseline with {percent(1 - design.alpha)} intervals across launches,"
-        " each launch the median of its pulls; after-post times below 5 % of the pull are"
+        f" each launch {launch_value(cells)}; after-post times below 5 % of the pull are"
         " compared as differences.",
         "",
     ]
-    lines += [f"- {m.label} ({m.unit}): {m.formula}." for m in METRICS if m.is_main]
+    lines += [f"- {m.label} ({m.unit}): {m.formula}." for m in metrics_of(cells) if m.is_main]
     if note := warmup_note(cells):
         lines += ["", note]
     if design.quoted is not None:
@@ -234,7 +265,7 @@ def verdict_json(verdict: pd.DataFrame, cells: pd.DataFrame, design: Design) -> 
         "answers": answers(verdict, cells, design),
         "cells": {str(k): int(n) for k, n in cells["outcome"].value_counts().sort_index().items()},
         "rows": [_plain(row) for row in records(verdict)],
-        "flags": flag_notes(verdict),
+        "flags": [*flag_notes(verdict), *served_notes(cells)],
         "warmup": warmup_note(cells),
         "refused": [_plain(row) for row in records(refusals(cells))],
         "quoted": None

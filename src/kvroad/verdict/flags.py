@@ -7,7 +7,7 @@ import pandas as pd
 from kvroad.tables import MAIN_METRICS, metric
 from kvroad.verdict.text import percent, records, tokens_text
 
-__all__ = ["flag_notes", "warmup_note"]
+__all__ = ["flag_notes", "launch_value", "served_notes", "warmup_note"]
 
 
 def flag_notes(verdict: pd.DataFrame) -> list[str]:
@@ -31,7 +31,7 @@ def flag_notes(verdict: pd.DataFrame) -> list[str]:
         if row["outliers"]:
             texts.append(f"launches that stand apart, kept in: {row['outliers']}")
         if row["is_quantised"]:
-            texts.append(f"times on a grid of {row['grid']:g} ms, intervals widened by it")
+            texts.append(_grid_text(row))
         if row["is_uneven"]:
             texts.append("spreads differ between prompt lengths, the wider interval is given")
         if row["metric"] not in names:
@@ -55,6 +55,15 @@ def _add(found: dict[tuple[str, str], list[int]], who: str, what: str, tokens: i
         places.append(tokens)
 
 
+def _grid_text(row: dict[str, object]) -> str:
+    if row["statistic"] == "mean":
+        return (
+            "vLLM sees that a pull has ended once in a step of decode, about "
+            f"{row['grid']:.3g} ms here, intervals widened by it"
+        )
+    return f"times on a grid of {row['grid']:g} ms, intervals widened by it"
+
+
 def _drift_text(row: dict[str, object]) -> str:
     unit = "" if row["tested"] == "ratio" else f" {row['unit']}"
     how = "by a factor of" if row["tested"] == "ratio" else "by"
@@ -69,6 +78,8 @@ def warmup_note(cells: pd.DataFrame) -> str:
     proven = cells[cells["outcome"] == "proven"]
     if proven.empty:
         return ""
+    if "n_requests" in cells:
+        return _served_warmup_note(proven)
     n, dropped = int(proven["n_warmup"].sum()), int(proven["n_dropped"].sum())
     measured = int(proven["n_pulls"].sum())
     share = percent(round(n / (n + measured), 3)) if n + measured else "0 %"
@@ -77,3 +88,53 @@ def warmup_note(cells: pd.DataFrame) -> str:
         f" Its {n:,} pulls ({share} of all) are kept in the table of pulls and are in no number;"
         f" {dropped:,} measured pulls were dropped as data errors, kept and counted."
     )
+
+
+def _served_warmup_note(proven: pd.DataFrame) -> str:
+    n, measured = int(proven["n_warmup"].sum()), int(proven["n_pulls"].sum())
+    requests, failed = (int(proven[c].sum()) for c in ("n_requests", "n_failed_requests"))
+    return (
+        "Warm-up, declared before the run: the first workload.warmup_pulls requests of each cell."
+        f" Its {n:,} transfers are kept in the raw files and are in no number."
+        f" Measured were {requests:,} requests with {measured:,} transfers;"
+        f" {failed:,} requests failed and are in no number."
+    )
+
+
+def launch_value(cells: pd.DataFrame) -> str:
+    """Say what the value of a launch is."""
+    if "n_requests" in cells:
+        return "the mean over its transfers, and the median over its requests"
+    return "the median of its pulls"
+
+
+def served_notes(cells: pd.DataFrame) -> list[str]:
+    """Return a note per arm and prompt length whose pulls were not what the layout foresees.
+
+    NIXL merges neighbouring descriptors, so that their number tells the state of the block
+    pool too; another number of bytes means that the layout is not the one in use.
+    """
+    if "descriptors_moved" not in cells:
+        return []
+    proven = cells[(cells["outcome"] == "proven") & cells["descriptors_moved"].notna()]
+    notes = []
+    for (arm, _), group in proven.groupby(["arm", "prompt_tokens"], sort=False):
+        if note := _moved_note(group):
+            tokens = tokens_text(int(group["prompt_tokens"].iloc[0]))
+            notes.append(f"{arm}, at {tokens} tokens: {note}.")
+    return notes
+
+
+def _moved_note(group: pd.DataFrame) -> str:
+    planned, size = float(group["descriptors"].iloc[0]), float(group["pull_bytes"].iloc[0])
+    moved, n_bytes = group["descriptors_moved"], group["bytes_moved"]
+    texts = []
+    if ((n_bytes - size).abs() > 0.5).any():
+        texts.append(f"a pull moved {n_bytes.mean():,.0f} bytes, the layout has {size:,.0f}")
+    if ((moved - planned).abs() > 0.5).any():
+        span = f"{moved.min():,.1f}"
+        if moved.max() - moved.min() > 0.05:
+            span = f"{span} to {moved.max():,.1f}"
+        why = ", since NIXL merges neighbours" if (moved < planned).all() else ""
+        texts.append(f"a pull had {span} descriptors, the layout has {planned:,.0f}{why}")
+    return "; ".join(texts)

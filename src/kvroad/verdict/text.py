@@ -128,7 +128,8 @@ def sentence(row: Mapping[str, Any], cells: pd.DataFrame, alpha: float) -> str:
         size = value_text(abs(row["difference"]), row["unit"])
         text = f"{start} over {arm} is {size} {more} than over {baseline} ({basis})"
         if word.startswith("same"):
-            word += f" of the pull over {baseline}"
+            whole = "time to first token" if what.is_difference else "pull"
+            word += f" of the {whole} over {baseline}"
     if not pd.isna(row["launches_needed"]):
         word += f", about {int(row['launches_needed'])} launches would settle it"
     note = f" Note: {row['note']}." if row["note"] else ""
