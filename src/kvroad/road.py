@@ -236,14 +236,20 @@ def _refusal(evidence: Evidence, witnesses: tuple[Witness, ...]) -> Outcome | No
     is_stopped = evidence.ended().get("status") == "stopped"
     if is_stopped:
         # The measured phases of a stopped cell are missing on purpose.
-        early = ("telemetry", "load")
-        faults = [w for w in faults if w.name not in early or _has_lost_transfer(evidence)]
+        faults = [w for w in faults if not _is_early(w) or _has_lost_transfer(evidence)]
     if not faults:
         return None
     worst = faults[0]
     repeats = worst.name in _REPEATING and worst.status == "contradicts"
     reason = f"{_claimed(evidence.claim)} {_sentence(worst)}{_cause(evidence, worst)}"
     return _outcome(evidence, witnesses, REFUSED, reason, worst.where, worst.quote, repeats=repeats)
+
+
+def _is_early(witness: Witness) -> bool:
+    """Return whether a fault is only that the launch was stopped before its load was done."""
+    return witness.name in ("telemetry", "load") or (
+        witness.name == "options" and witness.status == "unavailable"
+    )
 
 
 def _has_lost_transfer(evidence: Evidence) -> bool:
