@@ -9,6 +9,7 @@ from kvroad.evidence.counters import (
     Flow,
     add_flows,
     flow_between,
+    own_traffic,
     phase_edges,
     watched,
     weigh,
@@ -55,6 +56,8 @@ def _count_end(
     named: set[str],
 ) -> dict[str, Witness]:
     claim, name = end.claim, f"{kind}_bytes"
+    if why := own_traffic(claim, kind):
+        return {name: Witness(name, UNAVAILABLE, "", why, end.file)}
     pairs = phase_edges(end.edges, cell)
     lost = [f"{phase} of {which}" for which, phase in payload if (which, phase) not in pairs]
     if lost or not payload:
