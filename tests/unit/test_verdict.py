@@ -13,6 +13,7 @@ from synthetic import design_data, planned, pull_rows, refused_outcome, write_ce
 
 from kvroad import stats, tables, verdict
 from kvroad.tables import Design, PlannedCell, parse_design
+from kvroad.tables.metrics import REPLAY_METRICS
 from kvroad.verdict import launches_needed, number, ratio_text, verdict_frame
 from kvroad.verdict.text import interval, refusal_text
 
@@ -252,7 +253,7 @@ def test_json_is_plain_and_versioned(tmp_path: Path) -> None:
     assert data["schema"] == "kvroad.verdict/1"
     assert data["cells"] == {"proven": 24}
     assert data["overrides"] == ["workload.pulls=3"]
-    assert len(data["rows"]) == 3 * len(tables.METRICS)
+    assert len(data["rows"]) == 3 * len(REPLAY_METRICS)
     assert data["rows"][0]["n_pairs"] == 4
     assert data["rows"][0]["launches_needed"] is None
     assert data["quoted"] is None
