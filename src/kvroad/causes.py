@@ -136,7 +136,7 @@ CAUSES = (
     ),
     Cause(
         "telemetry vetoed",
-        "elemetry is",
+        "telemetry is",
         re.compile(
             r"cannot return values when telemetry is not enabled"
             r"|NIXL telemetry is disabled; ignoring telemetry requested"

@@ -26,7 +26,7 @@ class Diagnosis:
     """A cause found in a log, with its fix and the line that it goes by.
 
     ``is_possible``: no sample of ours shows the line with this cause, so it may be another one;
-    ``report`` is a public thread that tells of it.
+    ``report`` is a public thread that tells of it, ``name`` that of the cause in its table.
     """
 
     cause: str
@@ -35,6 +35,7 @@ class Diagnosis:
     quote: str
     is_possible: bool = False
     report: str = ""
+    name: str = ""
 
     def __str__(self) -> str:
         """``cause (file:line); fix``, marked where it is only possible."""
@@ -75,7 +76,10 @@ def lost_devices(complaints: list[Complaint]) -> list[Diagnosis]:
         if driver and lost:
             cause = f"libibverbs has no driver {driver['driver']}, so that {lost[0]} stays unseen"
             quote = redact_text(complaint.text)
-            return [Diagnosis(redact_text(cause), LOAD_DRIVERS, complaint.where, quote)]
+            where = complaint.where
+            return [
+                Diagnosis(redact_text(cause), LOAD_DRIVERS, where, quote, name="driver missing")
+            ]
     return []
 
 
@@ -89,6 +93,7 @@ def diagnosis_of(cause: Cause, match: re.Match[str], record: Record) -> Diagnosi
         redact_text(record.text.strip()),
         cause.is_possible,
         cause.report,
+        cause.name,
     )
 
 
@@ -101,9 +106,7 @@ def diagnose_row(log: UcxLog, row: ProtocolRow, memory: str) -> Diagnosis | None
     if memory != "VRAM" or not row.is_emulation:
         return None
     for lanes in log.lanes:
-        if lanes.scope != "self" and any(
-            "cuda_ipc/cuda" in names for names in lanes.lanes.values()
-        ):
+        if lanes.scope != "self" and lanes.has("cuda_ipc/cuda"):
             return Diagnosis(
                 "cuda_ipc is connected but not used for remote reads",
                 "GPUs without NVLink: UCX_CUDA_IPC_ENABLE_GET_ZCOPY=y or push instead of pull; "

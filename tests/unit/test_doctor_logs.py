@@ -43,6 +43,10 @@ ROADS = {
     "samples/raw/shm_push/prefill-0.log": ("cma", "write", "host"),
     "samples/raw/shm_push_sgl/prefill-0.log": ("cma (software emulation)", "write", "host"),
     "samples/raw/tcp_push_sgl/prefill-0.log": ("tcp", "write", "host"),
+    "samples/faults/telemetry_vetoed.log": ("tcp", "read", "host"),
+    "samples/faults/unknown_variable.log": ("tcp", "read", "host"),
+    "samples/faults/separate_pid_namespaces.log": ("tcp", "read", "host"),
+    "samples/faults/separate_pid_namespaces_no_ucx_tls.log": ("tcp", "read", "host"),
     "soft_roce/roce/decode-0.log": ("rc_verbs", "read", "host"),
     "soft_roce/wheel_roce/decode-0.log": ("tcp", "read", "host"),
     "soft_roce/shm/decode-0.log": ("cma", "read", "host"),
@@ -88,7 +92,7 @@ def test_the_road_of_every_sample(name: str) -> None:
 def test_no_sample_with_tables_is_left_out() -> None:
     logs_with_tables = {
         str(path.relative_to(DATA))
-        for folder in (SAMPLES / "serving", SAMPLES / "ucx")
+        for folder in (SAMPLES / "serving", SAMPLES / "ucx", SAMPLES / "faults")
         for path in folder.iterdir()
     }
     assert logs_with_tables <= set(ROADS)
@@ -140,6 +144,8 @@ def test_the_rate_and_what_makes_it_slow() -> None:
         ("raw/shm_push_sgl/prefill-0.log", "shm", 1),  # messages, answered by the peer's CPU
         ("ucx/nixl_read_rc_x_cuda_copy_tcp.txt", "", 1),  # UCX_TLS asked for more
         ("faults/telemetry_vetoed.log", "tcp", 0),
+        ("faults/unknown_variable.log", "", 0),
+        ("faults/separate_pid_namespaces_no_ucx_tls.log", "", 1),
         ("serving/dynamo161_tcp_prefill.log", "", 1),  # shows no road
         ("../soft_roce/roce/decode-0.log", "roce", 0),
         ("../soft_roce/wheel_roce/decode-0.log", "roce", 1),
@@ -152,7 +158,7 @@ def test_the_status_is_whether_the_road_is_the_one_claimed(
     done = kvroad("doctor", f"logs=tests/data/samples/{name}", *words, "--json")
     assert done.status == status
     (log,) = done.data["logs"]
-    assert log["status"] in ("as claimed", "not as claimed", "shown", "no road shown")
+    assert log["status"] in ("as claimed", "not as meant", "shown", "no road shown")
     assert (log["status"] in ("as claimed", "shown")) == (status == 0)
 
 
@@ -252,9 +258,9 @@ def test_failed_transfers_are_never_passed(tmp_path: Path) -> None:
 def test_what_ucx_tls_asked_for_and_did_not_get(tmp_path: Path) -> None:
     text = (SAMPLES / "serving/vllm023_tcp_decode.log").read_text(errors="replace")
     asked = text.replace("UCX_TLS=cuda_copy,tcp", "UCX_TLS=cuda_copy,cuda_ipc,tcp")
-    free = text.replace("UCX_TLS=cuda_copy,tcp ", "")
+    free = text.replace("UCX_TLS=cuda_copy,tcp ", "UCX_TLS=all ")
     for name, content, said, status in (
-        ("asked", asked, "UCX_TLS allows cuda_ipc too, and UCX did not use it", "not as claimed"),
+        ("asked", asked, "UCX_TLS allows cuda_ipc too, and UCX did not use it", "not as meant"),
         ("free", free, "UCX was free to choose and found nothing faster than TCP", "shown"),
     ):
         log = tmp_path / f"{name}.log"
@@ -276,7 +282,26 @@ def test_cuda_ipc_in_the_lanes_of_an_emulated_read(tmp_path: Path) -> None:
     ]
     log.write_text("\n".join(lines))
     finding = examine_log(read_log(log), ["cuda_ipc"])
-    assert (finding.road, finding.status) == ("tcp", "not as claimed")
+    assert (finding.road, finding.status) == ("tcp", "not as meant")
     hint = [cause for cause in finding.causes if "cuda_ipc is connected" in cause.cause]
     assert hint[0].is_possible
     assert "am(tcp/lo tcp/eth0 cuda_ipc/cuda)" in hint[0].quote
+
+
+@pytest.mark.parametrize(
+    "name", ["separate_pid_namespaces.log", "separate_pid_namespaces_no_ucx_tls.log"]
+)
+def test_separate_pid_namespaces(name: str) -> None:
+    done = kvroad("doctor", f"logs=tests/data/samples/faults/{name}", "transport=shm", "--json")
+    assert done.status == 1
+    cause = done.data["logs"][0]["causes"][0]
+    assert "separate PID namespaces" in cause["cause"]
+    assert not cause["is_possible"]
+    assert "am(tcp/lo)  ka(tcp/lo)" in cause["quote"]
+
+
+def test_one_pid_namespace_is_not_taken_for_two() -> None:
+    for name in ("raw/roce_falls_to_tcp/decode-0.log", "raw/tcp_four_threads/decode-0.log"):
+        finding = examine_log(read_log(SAMPLES / name))
+        assert finding.road == "tcp"
+        assert not any("PID" in cause.cause for cause in finding.causes)

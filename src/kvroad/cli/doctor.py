@@ -18,7 +18,7 @@ from kvroad.diagnose import Diagnosis
 from kvroad.doctor.deductions import (
     AS_CLAIMED,
     NO_ROAD,
-    NOT_AS_CLAIMED,
+    NOT_AS_MEANT,
     SHOWN,
     LogFinding,
     examine_log,
@@ -38,7 +38,7 @@ _LOGS = "logs="
 _QUOTE_CHARACTERS = 300
 _WORDS = {
     AS_CLAIMED: "AS CLAIMED",
-    NOT_AS_CLAIMED: "NOT AS CLAIMED",
+    NOT_AS_MEANT: "NOT AS MEANT",
     SHOWN: "SEEN",
     NO_ROAD: "NO ROAD SHOWN",
 }
@@ -98,7 +98,7 @@ def _paths(text: str) -> list[str]:
 def _log_status(findings: Sequence[LogFinding]) -> int:
     """Return 0 where a road is shown and none is another one than meant."""
     states = {finding.status for finding in findings}
-    is_good = NOT_AS_CLAIMED not in states and bool(states & {AS_CLAIMED, SHOWN})
+    is_good = NOT_AS_MEANT not in states and bool(states & {AS_CLAIMED, SHOWN})
     return DONE if is_good else FAILED
 
 

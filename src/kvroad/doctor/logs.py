@@ -75,8 +75,8 @@ class LogReading:
         UCX's tables of any other kind: its own messages, and operations within a process.
     environments
         UCX's environment lines, each distinct one once.
-    ipc_lanes
-        The first lane line to another process that has ``cuda_ipc``.
+    lanes
+        Lane lines, each distinct set of lanes of a scope and configuration once.
     """
 
     file: str
@@ -85,7 +85,7 @@ class LogReading:
     n_other_tables: int = 0
     versions: list[str] = field(default_factory=list)
     environments: list[EnvironmentLine] = field(default_factory=list)
-    ipc_lanes: Lanes | None = None
+    lanes: list[Lanes] = field(default_factory=list)
     complaints: list[Complaint] = field(default_factory=list)
     transfers: TransferSum = field(default_factory=TransferSum)
     causes: list[Diagnosis] = field(default_factory=list)
@@ -212,13 +212,19 @@ def _take(
         if line.variables not in known and len(known) < _MOST_KEPT:
             known.append(line.variables)
             reading.environments.append(line)
+    seen = {_lane_key(lanes) for lanes in reading.lanes}
     for lanes in part.lanes:
-        if reading.ipc_lanes is None and lanes.scope != "self":
-            names = [name for lane in lanes.lanes.values() for name in lane]
-            reading.ipc_lanes = lanes if "cuda_ipc/cuda" in names else None
+        if _lane_key(lanes) not in seen and len(seen) < _MOST_KEPT:
+            seen.add(_lane_key(lanes))
+            reading.lanes.append(lanes)
     reading.complaints += part.complaints[: _MOST_KEPT - len(reading.complaints)]
     for table in part.tables:
         _take_table(table, reading, kinds)
+
+
+def _lane_key(lanes: Lanes) -> tuple[object, ...]:
+    names = {name for lane in lanes.lanes.values() for name in lane}
+    return lanes.scope, lanes.configuration, frozenset(names)
 
 
 def _take_table(

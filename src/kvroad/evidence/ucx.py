@@ -225,9 +225,9 @@ class UcxParser:
                 EnvironmentLine(*here, pid, _variables(environment[1]), is_cut)
             )
         elif configuration := _CONFIGURATION.fullmatch(text):
-            context, scope, _, rest = configuration.groups()
+            context, scope, index, rest = configuration.groups()
             lanes = {kind: tuple(names.split()) for kind, names in _LANE.findall(rest)}
-            self._lanes.append(Lanes(*here, pid, tid, context or "", scope, lanes))
+            self._lanes.append(Lanes(*here, pid, tid, context or "", scope, int(index), lanes))
 
     def _other_line(self, line: str) -> None:
         match = _NIXL_LOG.search(line)
