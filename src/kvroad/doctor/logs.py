@@ -29,6 +29,7 @@ __all__ = ["LogReading", "RoadTable", "log_files", "read_log"]
 # Distinct tables and complaints that are kept; a log has a handful.
 _MOST_KEPT = 500
 _DRAIN_LINES = 20_000
+_LINE_CHARACTERS = 2**20
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _LOG_NAMES = ("*.log", "*.txt", "*.out", "*.err")
 
@@ -169,7 +170,9 @@ def read_log(path: Path, name: str | None = None) -> LogReading:
         When it cannot be read.
     """
     try:
-        with path.open(encoding="utf-8", errors="replace", newline="\n") as lines:
+        with path.open(encoding="utf-8", errors="replace", newline="\n") as file:
+            # A file of one endless line comes in pieces too.
+            lines = iter(lambda: file.readline(_LINE_CHARACTERS), "")
             return _read(lines, name or str(path))
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from error
