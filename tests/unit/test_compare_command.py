@@ -73,8 +73,9 @@ def test_a_a_of_published_launches_shows_no_regression(tmp_path: Path) -> None:
     b = save(tmp_path, "b", arm_of_aa("shm+again"), "aa")
     done = kvroad("compare", a, b)
     assert (done.status, "INCONCLUSIVE: no regression is shown" in done.out) == (3, True)
-    assert kvroad("compare", a, b, "--pass-inconclusive").status == 0
-    rows = kvroad("compare", a, b, "--json").data["rows"]
+    passed = kvroad("compare", a, b, "--pass-inconclusive", "--json")
+    assert (passed.status, passed.data["result"]) == (0, "open")
+    rows = passed.data["rows"]
     assert {row["gate"] for row in rows} <= {"open", "none beyond margin"}
     assert {row["verdict"] for row in rows} == {"inconclusive"}
 
@@ -92,8 +93,9 @@ def test_a_slowed_study_is_a_regression_and_a_faster_one_is_not(tmp_path: Path) 
     slowed = kvroad("compare", a, b)
     assert (slowed.status, slowed.out.count("slower")) == (1, 6)
     assert "REGRESSION in 6 of 6 comparisons: pull_ms of nvlink at 4,096 in b" in slowed.out
-    assert kvroad("compare", a, b, "--pass-inconclusive").status == 1
-    row = kvroad("compare", a, b, "--json").data["rows"][0]
+    again = kvroad("compare", a, b, "--pass-inconclusive", "--json")
+    assert again.status == 1
+    row = again.data["rows"][0]
     assert row["ratio_low"] < 1.12 < row["ratio_high"]
     assert row["ratio_low"] > 1.05
     assert kvroad("compare", b, a).status == 0
@@ -139,8 +141,8 @@ def test_what_is_not_pooled(tmp_path: Path, settings: dict[str, Any], said: str)
     done = kvroad("compare", a, b)
     assert (done.status, said in done.out) == (4, True), done.out
     assert "NOTHING COMPARED" in done.out
-    across = kvroad("compare", a, b, "--across-hosts").status
-    assert across == (3 if "host__name" in settings else 4)
+    if "host__name" in settings:
+        assert kvroad("compare", a, b, "--across-hosts").status == 3
 
 
 def test_another_concurrency_leaves_the_pulls_one_at_a_time(tmp_path: Path) -> None:
