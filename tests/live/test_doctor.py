@@ -1,6 +1,10 @@
 """`kvroad doctor` on this machine, which has no RDMA device."""
 
 import json
+import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -52,3 +56,40 @@ def test_a_host_that_cannot_be_used(make_checkout: Callable[[], Any]) -> None:
     assert done.returncode == 1
     assert "engine.nixl_version asks for 0.0.1" in done.stdout
     assert "no pull was tried" in done.stdout
+
+
+@pytest.mark.slow
+def test_a_host_over_ssh(make_checkout: Callable[[], Any], sshd: Any) -> None:
+    checkout = make_checkout()
+    (checkout.home / ".ssh").mkdir()
+    shutil.copy(sshd.account.known_hosts, checkout.home / ".ssh/known_hosts")
+    words = ["host=ssh", "transport=[shm,roce]", *sshd.overrides(), "--json"]
+    done = checkout.kvroad("doctor", *words)
+    assert done.returncode == 1, done.stderr
+    arms = by_arm(done.stdout)
+    assert {arm: one["outcome"] for arm, one in arms.items()} == {
+        "shm": "proven",
+        "roce": "refused",
+    }
+    assert "no RDMA device" in arms["roce"]["host_says"]
+
+
+def test_ctrl_c_ends_with_one_line(make_checkout: Callable[[], Any]) -> None:
+    checkout = make_checkout()
+    with subprocess.Popen(
+        [sys.executable, "-m", "kvroad.cli", "doctor", "transport=[shm,tcp]"],
+        cwd=checkout.path,
+        env=checkout.environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("small pulls"):
+                break
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert "Traceback" not in errors
+    assert errors.startswith("stopped: ")
