@@ -41,7 +41,9 @@ def power_of(study: Study, reports: Path, results: Path, spread_from: str | None
     source = _source(study, reports, results, spread_from)
     if source is None:
         return Power("", [])
-    spreads = spread_of_contrasts(source.table(_contrasts_of(source)))
+    known = {m.name for m in METRICS}
+    seen = spread_of_contrasts(source.table(_contrasts_of(source)))
+    spreads = {name: sd for name, sd in seen.items() if name in known}
     if not spreads:
         if spread_from is not None:
             raise UserError(f"study {spread_from}: no contrast of two launches or more")

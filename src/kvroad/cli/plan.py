@@ -110,8 +110,8 @@ def _lines(study: Study, facts: dict[str, Any]) -> Iterator[str]:
     host = facts["host"]
     yield (
         f"{facts['study']}: {facts['engine']} on host {host['name']} ({host['connection']}), "
-        f"{facts['model']}, baseline {facts['baseline']}, {facts['launches']} launches of each "
-        f"cell's arm, {facts['cells']} cells"
+        f"{facts['model']}, baseline {facts['baseline']}, every arm launched "
+        f"{facts['launches']} times, {facts['cells']} cells"
     )
     yield ""
     yield from _matrix_lines(facts["matrix"])
