@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from kvroad.cli.parser import make_parser, parse
-from kvroad.cli.status import FAILED, USAGE, NotUnderstood
+from kvroad.cli.status import FAILED, INTERRUPTED, USAGE, NotUnderstood
 from kvroad.errors import UserError
 
 __all__ = ["main"]
@@ -30,6 +30,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return USAGE if isinstance(error, NotUnderstood) else FAILED
+    except KeyboardInterrupt as stop:
+        print(f"stopped: {stop or 'before the end'}", file=sys.stderr)
+        return INTERRUPTED
     except BrokenPipeError:
         # Whoever read along, such as head, has seen enough.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

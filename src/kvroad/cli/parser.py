@@ -141,7 +141,7 @@ COMMANDS = (
         "hold studies against each other; the exit status is a regression gate",
         (
             "kvroad compare h200_nvlink h200_regions",
-            "kvroad compare reports/lastweek reports/loopback --pass-inconclusive",
+            "kvroad compare lastweek loopback --pass-inconclusive",
             "kvroad compare reports/driver_570 reports/driver_580 --metrics pull_ms,post_ms",
         ),
         "exit status: 0 no regression beyond the margin, 1 a regression is shown, "

@@ -15,6 +15,7 @@ __all__ = [
     "CONF",
     "DONE",
     "FAILED",
+    "INTERRUPTED",
     "NOT_COMPARABLE",
     "OPEN",
     "REPORTS",
@@ -28,6 +29,9 @@ __all__ = [
 DONE, FAILED, USAGE = 0, 1, 2
 # `kvroad compare` alone: nothing shown either way, and nothing that may be compared.
 OPEN, NOT_COMPARABLE = 3, 4
+
+# 128 and the number of SIGINT, as shells have it.
+INTERRUPTED = 130
 
 CONF = Path("conf")
 RESULTS = Path("results")
