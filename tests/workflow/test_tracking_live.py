@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -78,7 +78,7 @@ class Project:
             for arm in self.arms
         ]
 
-    def write(self) -> Project:
+    def write(self, pull_ms: Mapping[str, float] | None = None) -> Project:
         """Write all files as they stand after measuring and analysing."""
         folder = self.root / "results" / self.slug
         (folder / "tables").mkdir(parents=True, exist_ok=True)
@@ -86,6 +86,8 @@ class Project:
         design |= {"baseline": self.arms[0], "cells": self.cells, "claims": {}}
         (folder / "design.json").write_text(json.dumps(design))
         rows = [self._write_cell(i, cell) for i, cell in enumerate(self.cells)]
+        for row in rows if pull_ms else ():
+            row["pull_ms"] = pull_ms[row["arm"]]
         table = pd.DataFrame(rows).astype({"attempt": "Int64"})
         table.to_parquet(folder / "tables" / "cells.parquet")
         contrasts = [

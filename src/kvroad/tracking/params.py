@@ -22,7 +22,7 @@ def cell_params(row: Mapping[str, Any], identity: Mapping[str, Any], raw: Path) 
         The cell's row of the cells table.
     identity
         What the cell is named by, from its ``cell.json``: settings of engine and workload
-        become ``engine.<name>`` and ``workload.<name>``, its environment ``env.<name>``.
+        become ``setting/engine.<name>`` and so on, its environment ``setting/env.<name>``.
     raw
         Its raw folder, whose ``facts.json`` tells driver, kernel and CPU.
     """
@@ -38,9 +38,10 @@ def cell_params(row: Mapping[str, Any], identity: Mapping[str, Any], raw: Path) 
         "driver": ", ".join(sorted(drivers)) or None,
         **{name: facts.get(name) for name in _FACTS},
         "seed": identity.get("seed"),
-        **_below("engine", identity.get("engine")),
-        **_below("workload", identity.get("workload")),
-        **_below("env", identity.get("environment")),
+        # The compare page plots the first params that differ: arm and prompt_tokens sort first.
+        **_below("setting/engine", identity.get("engine")),
+        **_below("setting/workload", identity.get("workload")),
+        **_below("setting/env", identity.get("environment")),
     }
 
 
