@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-PAGE = Path(__file__).parent.parent.parent / "docs" / "mlflow.md"
+PAGE = Path(__file__).parent.parent / "docs" / "mlflow.md"
 _SEARCH = re.compile(
     r"### (\d)\. (.+?)\n\n```search\nfilter: (.+?)\norder: (.+?)\n```", flags=re.DOTALL
 )
