@@ -116,7 +116,7 @@ def test_a_comment_in_measuring_code_runs_nothing(measured, source: str) -> None
 
 
 def test_an_edit_of_the_figures_draws_and_reports_again(measured) -> None:
-    undo = edited(measured.path / "src/kvroad/figures.py", "\n# a comment\n")
+    undo = edited(measured.path / "src/kvroad/figures/pulls.py", "\n# a comment\n")
     try:
         jobs = measured.jobs(SMOKE)
     finally:

@@ -15,7 +15,7 @@ from kvroad.figures.ratios import ratios_picture
 from kvroad.figures.ttft import ttft_picture
 from kvroad.tables import read_design, write_json
 
-__all__ = ["PICTURES", "Picture", "Tables", "build"]
+__all__ = ["PICTURES", "Picture", "Tables", "build", "rate_picture", "save"]
 
 PICTURES = (
     ratios_picture,
