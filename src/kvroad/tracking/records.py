@@ -273,7 +273,9 @@ def _contrast(row: Mapping[str, Any]) -> str:
 
 
 def _report_artifacts(report_dir: Path) -> dict[str, bytes]:
-    figures = sorted(p for p in (report_dir / "figures").rglob("*") if p.is_file())
+    # Snakemake leaves a hidden time stamp in a folder that is an output.
+    found = (report_dir / "figures").rglob("[!.]*")
+    figures = sorted(path for path in found if path.is_file())
     paths = [*(report_dir / name for name in _REPORT_FILES), *figures]
     return {
         path.relative_to(report_dir).as_posix(): path.read_bytes()
