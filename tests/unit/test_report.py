@@ -14,7 +14,7 @@ from kvroad.raw_link import with_raw_link
 from kvroad.tables import PlannedCell
 from kvroad.verdict import claims
 
-VOID = {"meta", "link", "br", "img", "hr", "input"}
+VOID = {"meta", "link", "br", "img", "hr", "input", "wbr"}
 
 
 class Page(HTMLParser):
