@@ -144,17 +144,23 @@ def test_paper_is_white_and_whole(open_page, url: str) -> None:
 
 
 def test_every_figure_has_a_text(open_page, url: str) -> None:
-    labels = open_page(url).locator("figure svg[role=img]").evaluate_all(
-        "all => all.map(e => e.getAttribute('aria-label') || "
-        "document.getElementById(e.getAttribute('aria-labelledby'))?.textContent || '')"
+    labels = (
+        open_page(url)
+        .locator("figure svg[role=img]")
+        .evaluate_all(
+            "all => all.map(e => e.getAttribute('aria-label') || "
+            "document.getElementById(e.getAttribute('aria-labelledby'))?.textContent || '')"
+        )
     )
     assert labels
     assert all(len(label) > 40 for label in labels)
 
 
 def test_links_lead_to_files_that_are_there(open_page, url: str) -> None:
-    links = open_page(url).locator("a[href]").evaluate_all(
-        "all => all.map(e => e.getAttribute('href'))"
+    links = (
+        open_page(url)
+        .locator("a[href]")
+        .evaluate_all("all => all.map(e => e.getAttribute('href'))")
     )
     folder = Path(url.removeprefix("file://")).parent
     from urllib.parse import unquote

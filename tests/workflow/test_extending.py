@@ -24,7 +24,7 @@ FILES = dict(
 )
 COMMANDS = read_commands(PAGE)
 # What the page says in words: the engine's name is allowed, and its planner is asked.
-PLAN_OF = '''
+PLAN_OF = """
 
 _others = plan_of
 
@@ -35,7 +35,7 @@ def plan_of(study: Study, launch: Launch, cells: list[Cell]) -> Plan:  # noqa: F
     if launch.arm.engine.name == "niced":
         return niced_plan(study, launch, cells, owner_of(study))
     return _others(study, launch, cells)
-'''
+"""
 
 
 @pytest.fixture(scope="module")

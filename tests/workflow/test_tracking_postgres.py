@@ -98,9 +98,7 @@ def test_repair_odd_names_and_the_documented_searches(postgres: Postgres, tmp_pa
     assert found == {1: 2, 2: 1, 3: 1, 4: 1, 5: 0}
 
 
-def test_lost_database_is_one_line_without_the_password(
-    postgres: Postgres, tmp_path: Path
-) -> None:
+def test_lost_database_is_one_line_without_the_password(postgres: Postgres, tmp_path: Path) -> None:
     uri = postgres.uri("lost")
     project = Project(tmp_path).write()
     postgres.stop()
