@@ -95,6 +95,14 @@ CAUSES = (
         report="openucx/ucx#8746",
     ),
     Cause(
+        "RDMA memory",
+        "Cannot allocate memory",
+        re.compile(r"ibv_(?:create_cq|reg_mr|create_qp)\S*.*Cannot allocate memory\.?$"),
+        "RDMA resources could not be had: locked memory, mappings or the NIC's contexts ran out",
+        "set ulimit -l unlimited, raise vm.max_map_count, use fewer posting threads",
+        report="openucx/ucx#6264",
+    ),
+    Cause(
         "RDMA link or GID",
         "Transport retry count exceeded",
         re.compile(r"Transport retry count exceeded on (?P<port>\S+)"),
