@@ -207,7 +207,8 @@ CAUSES = (
         "NIXL_ERR_REMOTE_DISCONNECT",
         re.compile(r"NIXL_ERR_REMOTE_DISCONNECT"),
         "the other engine went away or was started again",
-        "start both engines afresh",
-        report="ai-dynamo/nixl#1983",
+        "start both engines afresh; why it went stands at the end of its own log",
+        "samples/faults/peer_gone.log",
+        "ai-dynamo/nixl#1983",
     ),
 )

@@ -46,6 +46,7 @@ ROADS = {
     "samples/raw/tcp_push_sgl/prefill-0.log": ("tcp", "write", "host"),
     "samples/faults/telemetry_vetoed.log": ("tcp", "read", "host"),
     "samples/faults/unknown_variable.log": ("tcp", "read", "host"),
+    "samples/faults/peer_gone.log": ("tcp", "read", "host"),
     "samples/faults/separate_pid_namespaces.log": ("tcp", "read", "host"),
     "samples/faults/separate_pid_namespaces_no_ucx_tls.log": ("tcp", "read", "host"),
     "soft_roce/roce/decode-0.log": ("rc_verbs", "read", "host"),
@@ -73,7 +74,6 @@ REPORTED = {
     "wrong engine": "RuntimeError: Remote NIXL agent engine ID mismatch. Expected a, received b",
     "lease expired": "WARNING [scheduler.py:1] Releasing expired KV blocks for request 1",
     "port of metrics taken": "E nixl.cpp:1] null context when constructing CivetServer",
-    "peer gone": "E nixl.cpp:1] NIXL_ERR_REMOTE_DISCONNECT",
 }
 
 
