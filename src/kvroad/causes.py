@@ -92,7 +92,8 @@ CAUSES = (
         re.compile(r"Please set max locked memory \(ulimit -l\)"),
         "the limit of locked memory is too small for RDMA",
         "set ulimit -l unlimited for the processes; in a pod, add the capability IPC_LOCK",
-        report="openucx/ucx#8746",
+        "samples/faults/locked_memory.log",
+        "openucx/ucx#8746",
     ),
     Cause(
         "RDMA memory",

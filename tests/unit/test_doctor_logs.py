@@ -46,6 +46,7 @@ ROADS = {
     "samples/raw/tcp_push_sgl/prefill-0.log": ("tcp", "write", "host"),
     "samples/faults/telemetry_vetoed.log": ("tcp", "read", "host"),
     "samples/faults/unknown_variable.log": ("tcp", "read", "host"),
+    "samples/faults/locked_memory.log": ("none", "", ""),
     "samples/faults/peer_gone.log": ("tcp", "read", "host"),
     "samples/faults/separate_pid_namespaces.log": ("tcp", "read", "host"),
     "samples/faults/separate_pid_namespaces_no_ucx_tls.log": ("tcp", "read", "host"),
@@ -57,9 +58,6 @@ ROADS = {
 REPORTED = {
     "cuda_copy missing": "E0101 00:00:00.0 1 ucx_utils.cpp:585] memReg: VRAM memory is detected as "
     "host by UCX. UCX is likely not configured with CUDA/ROCm support.",
-    "locked memory": "[1.1] [h:1:0]  ib_log.c:246  UCX  ERROR mlx5_0: ibv_create_cq() failed: "
-    "Cannot allocate memory. Please set max locked memory (ulimit -l) to 'unlimited' (current: "
-    "64 kbytes)",
     "RDMA memory": "[1.1] [h:1:0]  ib_md.c:289  UCX  ERROR ibv_reg_mr(address=0x7f0000000000, "
     "length=4194304, access=0xf) failed: Cannot allocate memory",
     "RDMA link or GID": "[h:1:0:1] ib_mlx5_log.c:139  Transport retry count exceeded on "
