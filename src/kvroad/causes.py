@@ -92,7 +92,16 @@ CAUSES = (
         re.compile(r"Please set max locked memory \(ulimit -l\)"),
         "the limit of locked memory is too small for RDMA",
         "set ulimit -l unlimited for the processes; in a pod, add the capability IPC_LOCK",
-        report="openucx/ucx#8746",
+        "samples/faults/locked_memory.log",
+        "openucx/ucx#8746",
+    ),
+    Cause(
+        "RDMA memory",
+        "Cannot allocate memory",
+        re.compile(r"ibv_(?:create_cq|reg_mr|create_qp)\S*.*Cannot allocate memory\.?$"),
+        "RDMA resources could not be had: locked memory, mappings or the NIC's contexts ran out",
+        "set ulimit -l unlimited, raise vm.max_map_count, use fewer posting threads",
+        report="openucx/ucx#6264",
     ),
     Cause(
         "RDMA link or GID",
@@ -199,7 +208,8 @@ CAUSES = (
         "NIXL_ERR_REMOTE_DISCONNECT",
         re.compile(r"NIXL_ERR_REMOTE_DISCONNECT"),
         "the other engine went away or was started again",
-        "start both engines afresh",
-        report="ai-dynamo/nixl#1983",
+        "start both engines afresh; why it went stands at the end of its own log",
+        "samples/faults/peer_gone.log",
+        "ai-dynamo/nixl#1983",
     ),
 )

@@ -13,7 +13,7 @@ from kvroad.cells import write_json
 from kvroad.design import Design, Launch
 from kvroad.engines.nixl import layout_of, pool_bytes, probe_script
 from kvroad.errors import UserError
-from kvroad.hosts import Host, RunningHost
+from kvroad.hosts import Host, HostLost, RunningHost
 from kvroad.study import Study
 
 __all__ = ["OK", "REFUSED", "Finding", "check_host", "findings_of", "refuse", "table_lines"]
@@ -143,9 +143,14 @@ def _nixl(facts: dict[str, Any], study: Study) -> Finding:
 
 
 def _ucx(host: Host) -> Finding:
-    found = host.probe(probe_script())
+    needed = "NIXL must start with its UCX backend"
+    try:
+        found = host.probe(probe_script())
+    except HostLost as lost:
+        # With too little memory to lock NIXL may hang or die; the lines below say of such things.
+        return Finding("UCX", REFUSED, str(lost).removeprefix(f"{host.label}: "), needed)
     if found["error"] is not None:
-        return Finding("UCX", REFUSED, str(found["error"]), "NIXL must start with its UCX backend")
+        return Finding("UCX", REFUSED, str(found["error"]), needed)
     return Finding("UCX", OK, f"{found['ucx']} at {found['ucx_library']}")
 
 

@@ -101,6 +101,23 @@ def test_a_slowed_study_is_a_regression_and_a_faster_one_is_not(tmp_path: Path) 
     assert kvroad("compare", b, a).status == 0
 
 
+def test_a_road_that_is_not_proven_any_more_never_passes(tmp_path: Path) -> None:
+    def refused(cells: pd.DataFrame) -> pd.DataFrame:
+        is_lost = (cells["arm"] == "nvlink+push") & (cells["prompt_tokens"] == 8192)
+        cells.loc[is_lost, "outcome"] = "refused"
+        cells.loc[is_lost, TIMES] = np.nan
+        return cells
+
+    a, b = save(tmp_path, "a", same), save(tmp_path, "b", refused)
+    done = kvroad("compare", a, b, "--pass-inconclusive", "--json")
+    assert (done.status, done.data["result"]) == (3, "open")
+    assert done.data["lost_roads"] == ["nvlink+push at 8,192 in b (refused)"]
+    told = kvroad("compare", a, b).out.splitlines()[-1]
+    assert told.endswith("; ROAD NOT PROVEN any more: nvlink+push at 8,192 in b (refused)")
+    # The other way round nothing is lost: the reference never had it.
+    assert kvroad("compare", b, a, "--pass-inconclusive").status == 0
+
+
 def test_slower_by_less_than_the_margin_is_none(tmp_path: Path) -> None:
     a, b = save(tmp_path, "a", steady(1.0, 1)), save(tmp_path, "b", steady(1.02, 2))
     done = kvroad("compare", a, b)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import tracemalloc
 from collections.abc import Iterator
@@ -45,6 +46,8 @@ ROADS = {
     "samples/raw/tcp_push_sgl/prefill-0.log": ("tcp", "write", "host"),
     "samples/faults/telemetry_vetoed.log": ("tcp", "read", "host"),
     "samples/faults/unknown_variable.log": ("tcp", "read", "host"),
+    "samples/faults/locked_memory.log": ("none", "", ""),
+    "samples/faults/peer_gone.log": ("tcp", "read", "host"),
     "samples/faults/separate_pid_namespaces.log": ("tcp", "read", "host"),
     "samples/faults/separate_pid_namespaces_no_ucx_tls.log": ("tcp", "read", "host"),
     "soft_roce/roce/decode-0.log": ("rc_verbs", "read", "host"),
@@ -55,9 +58,8 @@ ROADS = {
 REPORTED = {
     "cuda_copy missing": "E0101 00:00:00.0 1 ucx_utils.cpp:585] memReg: VRAM memory is detected as "
     "host by UCX. UCX is likely not configured with CUDA/ROCm support.",
-    "locked memory": "[1.1] [h:1:0]  ib_log.c:246  UCX  ERROR mlx5_0: ibv_create_cq() failed: "
-    "Cannot allocate memory. Please set max locked memory (ulimit -l) to 'unlimited' (current: "
-    "64 kbytes)",
+    "RDMA memory": "[1.1] [h:1:0]  ib_md.c:289  UCX  ERROR ibv_reg_mr(address=0x7f0000000000, "
+    "length=4194304, access=0xf) failed: Cannot allocate memory",
     "RDMA link or GID": "[h:1:0:1] ib_mlx5_log.c:139  Transport retry count exceeded on "
     "mlx5_0:1/RoCE (synd 0x15 vend 0x81 hw_synd 0/0)",
     "too many UARs": "[1.1] [h:1:0] ib.c:1 UCX  ERROR mlx5dv_devx_alloc_uar() failed: no memory",
@@ -70,7 +72,6 @@ REPORTED = {
     "wrong engine": "RuntimeError: Remote NIXL agent engine ID mismatch. Expected a, received b",
     "lease expired": "WARNING [scheduler.py:1] Releasing expired KV blocks for request 1",
     "port of metrics taken": "E nixl.cpp:1] null context when constructing CivetServer",
-    "peer gone": "E nixl.cpp:1] NIXL_ERR_REMOTE_DISCONNECT",
 }
 
 
@@ -184,6 +185,31 @@ def test_lists_folders_and_words_that_cannot_be_meant(tmp_path: Path) -> None:
     assert (done.status, "did you mean 'roce'?" in done.err) == (2, True)
 
 
+def test_logs_as_they_were_rotated_away(tmp_path: Path) -> None:
+    text = (SAMPLES / "serving/vllm023_nvlink_decode.log").read_bytes()
+    (tmp_path / "decode.log.gz").write_bytes(gzip.compress(text))
+    done = kvroad("doctor", f"logs={tmp_path}", "transport=nvlink", "--json")
+    assert (done.status, done.data["logs"][0]["road"]) == (0, "cuda_ipc")
+    (tmp_path / "cut.log.gz").write_bytes(gzip.compress(text)[:2000])
+    done = kvroad("doctor", f"logs={tmp_path / 'cut.log.gz'}")
+    assert (done.status, done.err.count("\n")) == (1, 1)
+    assert "cut.log.gz: cannot be read: " in done.err
+    (tmp_path / "no.gz").write_text("plain")
+    assert "Not a gzipped file" in kvroad("doctor", f"logs={tmp_path / 'no.gz'}").err
+
+
+def test_an_endless_line_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "_LINE_CHARACTERS", 1_000)
+    log = tmp_path / "decode.log"
+    table = (SAMPLES / "ucx/nixl_read_1desc.txt").read_text()
+    log.write_text(f"{'x' * 5_000}\n{'y' * 999}\n{'z' * 1_000}\n{table}")
+    reading = read_log(log)
+    assert reading.n_lines == 3 + table.count("\n")
+    row = reading.road()[1]
+    assert row is not None
+    assert log.read_text().split("\n")[row.line - 1] == row.text
+
+
 def test_a_fifo_is_read_as_it_comes(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe.log"
     os.mkfifo(pipe)
@@ -269,6 +295,41 @@ def test_what_ucx_tls_asked_for_and_did_not_get(tmp_path: Path) -> None:
         finding = examine_log(read_log(log))
         assert finding.status == status
         assert any(said in cause.cause for cause in finding.causes)
+
+
+@pytest.mark.parametrize(
+    ("roads", "told"),
+    [
+        (["rc_mlx5", "rc_verbs"], True),
+        (["cuda_ipc"], False),  # what it went by
+        (["cma"], True),
+    ],
+)
+def test_a_road_that_ucx_tls_shuts_out(roads: list[str], told: bool) -> None:
+    reading = read_log(SAMPLES / "serving/vllm023_nvlink_decode.log")
+    finding = examine_log(reading, roads)
+    causes = [c for c in finding.causes if "UCX_TLS allows cuda_ipc, tcp and so none" in c.cause]
+    assert bool(causes) == told
+    assert all(c.quote.endswith("UCX_RCACHE_MAX_UNRELEASED=1024") for c in causes)
+
+
+@pytest.mark.parametrize(
+    ("tls", "roads", "told"),
+    [
+        ("rc,cuda_copy,tcp", ["rc_verbs"], False),
+        ("rc_x,tcp", ["rc_verbs"], True),
+        ("ib,tcp", ["rc_mlx5"], False),
+        ("shm,tcp", ["cma"], False),
+        ("^rc", ["rc_mlx5"], False),
+    ],
+)
+def test_aliases_of_ucx_tls(tls: str, roads: list[str], told: bool, tmp_path: Path) -> None:
+    log = tmp_path / "decode.log"
+    text = (SAMPLES / "raw/roce_falls_to_tcp/decode-0.log").read_text()
+    log.write_text(text.replace("UCX_TLS=rc,cuda_copy,tcp", f"UCX_TLS={tls}"))
+    finding = examine_log(read_log(log), roads)
+    assert finding.status == "not as meant"
+    assert any("and so none of" in cause.cause for cause in finding.causes) == told
 
 
 def test_cuda_ipc_in_the_lanes_of_an_emulated_read(tmp_path: Path) -> None:

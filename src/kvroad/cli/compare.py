@@ -46,7 +46,9 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         for line in _lines(found, status):
             print(line)
-    return DONE if status == OPEN and arguments.pass_inconclusive else status
+    # A road that is not proven any more is no matter of launches: it never passes.
+    is_passed = status == OPEN and arguments.pass_inconclusive and not found.lost
+    return DONE if is_passed else status
 
 
 def status_of(found: Comparison) -> int:
@@ -120,9 +122,10 @@ def _conclusion(found: Comparison, rows: list[dict[str, Any]], status: int) -> s
     if status == DONE:
         return f"NO REGRESSION: all {len(rows)} comparisons rule out more than {margin}"
     refused = f", {len(found.refused)} were not made" if found.refused else ""
+    lost = f"; ROAD NOT PROVEN any more: {', '.join(found.lost)}" if found.lost else ""
     return (
         f"INCONCLUSIVE: no regression is shown; {n_open} of {len(rows)} comparisons do not rule "
-        f"out more than {margin}{refused}"
+        f"out more than {margin}{refused}{lost}"
     )
 
 
@@ -134,6 +137,7 @@ def _plain(found: Comparison, status: int) -> dict[str, Any]:
         "is_paired": False,
         "rows": rows,
         "refused": list(found.refused),
+        "lost_roads": list(found.lost),
         "differences": [asdict(one) for one in found.differences],
         "notes": list(found.notes),
     }

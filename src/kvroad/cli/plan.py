@@ -250,7 +250,7 @@ def _power_row(row: dict[str, Any]) -> list[str]:
         same = [f"{100 * row['margin']:g} %", _chance(row["chance_of_same"]), takes]
     return [
         metric(row["metric"]).label,
-        f"{100 * row['sd']:.2g} %",
+        f"{100 * row['sd']:,.0f} %" if row["sd"] >= 0.1 else f"{100 * row['sd']:.2g} %",
         f"{row['interval_low']:.3g} to {row['interval_high']:.3g}",
         *same,
         _chance(row["chance_of_difference"]),

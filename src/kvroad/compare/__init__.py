@@ -56,12 +56,16 @@ class Comparison:
         What differs besides: settings, versions, environment, facts of the host.
     notes
         What holds of a study as a whole.
+    lost
+        Arms at prompt lengths whose road the reference proves and another study, which has
+        them, does not: no launch of them carries a number there.
     """
 
     rows: pd.DataFrame
     refused: tuple[str, ...]
     differences: tuple[Difference, ...]
     notes: tuple[str, ...]
+    lost: tuple[str, ...] = ()
 
 
 def default_metrics() -> list[Metric]:
@@ -111,7 +115,8 @@ def compare(
     rows = rows[rows["metric"].isin([m.name for m in chosen])] if len(rows) else rows
     refused += _withheld(rows)
     rows = rows[rows["tested"] != "none"].reset_index(drop=True) if len(rows) else rows
-    return Comparison(rows, tuple(refused), tuple(differences), tuple(notes))
+    lost = [text for pair in pairs for text in _lost_roads(cells, *pair)]
+    return Comparison(rows, tuple(refused), tuple(differences), tuple(notes), tuple(lost))
 
 
 def _metrics(names: Sequence[str] | None) -> list[Metric]:
@@ -256,6 +261,19 @@ def _withheld(rows: pd.DataFrame) -> Iterator[str]:
         pair = f"{row['study']} against {row['reference']}, arm {row['label']}"
         where = f"{pair}, {row['prompt_tokens']:,} tokens"
         yield f"{where}: {row['withheld'] or row['note'] or 'no launch carries this metric'}"
+
+
+def _lost_roads(
+    cells: Mapping[str, pd.DataFrame], arm: str, name: str, reference: str
+) -> Iterator[str]:
+    """Name prompt lengths at which the reference has proven launches and the other has none."""
+    own, base = (cells[study][cells[study]["arm"] == arm] for study in (name, reference))
+    proven = {int(t) for t in base.loc[base["outcome"] == "proven", "prompt_tokens"]}
+    for tokens in sorted(proven & {int(t) for t in own["prompt_tokens"]}):
+        outcomes = own.loc[own["prompt_tokens"] == tokens, "outcome"]
+        if not (outcomes == "proven").any():
+            seen = ", ".join(sorted(set(outcomes.astype(str))))
+            yield f"{arm} at {tokens:,} in {name} ({seen})"
 
 
 def _notes(cells: Mapping[str, pd.DataFrame], reference: str) -> Iterator[str]:

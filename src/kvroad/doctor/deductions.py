@@ -17,6 +17,19 @@ SHOWN, NO_ROAD = "shown", "no road shown"
 
 # Entries of UCX_TLS that carry no cache between processes: copies within one, and loopback.
 _NO_ROADS = frozenset({"self", "cuda_copy", "gdr_copy", "rocm_copy", "ze_copy"})
+# Roads that an alias in UCX_TLS stands for (UCX 1.23, ucp_context.c).
+_RC, _DC = {"rc_mlx5", "rc_verbs"}, {"dc_mlx5"}
+_ALIASES = {
+    "rc": _RC,
+    "rc_x": {"rc_mlx5"},
+    "rc_v": {"rc_verbs"},
+    "dc": _DC,
+    "dc_x": _DC,
+    "ib": {*_RC, *_DC, "srd"},
+    "sm": {"cma", "knem", "xpmem"},
+    "shm": {"cma", "knem", "xpmem"},
+    "cuda": {"cuda_ipc"},
+}
 _CMA, _CUDA_IPC = "cma/memory", "cuda_ipc/cuda"
 _NAMESPACES = "separate PID namespaces"
 # Causes for which a transport that was to be had was not.
@@ -74,6 +87,8 @@ def examine_log(reading: LogReading, roads: Sequence[str] = ()) -> LogFinding:
         finding.sentence = f"the cache is {deed} over {road}, {row}, from and to {memory}"
         finding.causes = [*_deduced(reading, row, kind, asked), *finding.causes]
         finding.status = _status(finding, row, roads)
+        if finding.status == NOT_AS_MEANT and (shut := _shut_out(reading, roads, asked)):
+            finding.causes.insert(0, shut)
     if failed := reading.transfers.failed + reading.transfers.expired:
         finding.status = NOT_AS_MEANT
         finding.sentence += f"; {failed} transfers failed or expired"
@@ -154,6 +169,21 @@ def _separate_namespaces(reading: LogReading, kind: RoadTable) -> Diagnosis | No
         "--pid=container:NAME with docker), or use a road that needs none",
         to_peer[0],
         name=_NAMESPACES,
+    )
+
+
+def _shut_out(
+    reading: LogReading, roads: Sequence[str], asked: tuple[str, ...]
+) -> Diagnosis | None:
+    """Say that UCX_TLS leaves none of the claimed roads open; TCP alone is told elsewhere."""
+    others = [entry for entry in asked if entry != "tcp"]
+    allowed = {road for entry in asked for road in _ALIASES.get(entry, {entry})}
+    if not roads or not others or allowed & set(roads):
+        return None
+    return _diagnosis(
+        f"UCX_TLS allows {', '.join(asked)} and so none of {', '.join(roads)}",
+        f"add one of {', '.join(roads)} to UCX_TLS, or leave it unset",
+        reading.environments[-1],
     )
 
 

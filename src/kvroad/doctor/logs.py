@@ -5,10 +5,12 @@ A log is read line by line and only what differs is kept, so that its length doe
 
 from __future__ import annotations
 
+import gzip
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TextIO
 
 from kvroad.causes import CAUSES
 from kvroad.diagnose import Diagnosis, diagnosis_of, lost_devices
@@ -31,7 +33,7 @@ _MOST_KEPT = 500
 _DRAIN_LINES = 20_000
 _LINE_CHARACTERS = 2**20
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-_LOG_NAMES = ("*.log", "*.txt", "*.out", "*.err")
+_LOG_NAMES = ("*.log", "*.txt", "*.out", "*.err", "*.gz")
 
 
 @dataclass
@@ -170,12 +172,28 @@ def read_log(path: Path, name: str | None = None) -> LogReading:
         When it cannot be read.
     """
     try:
-        with path.open(encoding="utf-8", errors="replace", newline="\n") as file:
-            # A file of one endless line comes in pieces too.
-            lines = iter(lambda: file.readline(_LINE_CHARACTERS), "")
-            return _read(lines, name or str(path))
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}") from error
+        with _open(path) as file:
+            return _read(_lines(file), name or str(path))
+    except (OSError, EOFError) as error:
+        raise UserError(f"{path}: cannot be read: {_why(error)}") from error
+
+
+def _open(path: Path) -> TextIO:
+    if path.suffix == ".gz":
+        return gzip.open(path, "rt", encoding="utf-8", errors="replace", newline="\n")
+    return path.open(encoding="utf-8", errors="replace", newline="\n")
+
+
+def _why(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error)
+
+
+def _lines(file: TextIO) -> Iterator[str]:
+    """Yield lines, an endless one cut short and still one line."""
+    while line := file.readline(_LINE_CHARACTERS):
+        yield line
+        while len(line) == _LINE_CHARACTERS and not line.endswith("\n"):
+            line = file.readline(_LINE_CHARACTERS)
 
 
 def _read(lines: Iterable[str], file: str) -> LogReading:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from kvroad.design import Design, Launch, make_design
 from kvroad.diagnose import Diagnosis, diagnose_complaints, diagnose_pulls
@@ -109,7 +110,12 @@ def _examine(
     study: Study, launch: Launch, host: RunningHost, tables: Sequence[HostTable], folder: Path
 ) -> ArmFinding:
     raw_dir = folder / launch.arm.label
-    host.run(plan_of(study, launch, launch.cells), raw_dir, lambda event: None)
+    events: list[dict[str, Any]] = []
+    plan = plan_of(study, launch, launch.cells)
+    host.run(plan, raw_dir, events.append)
+    if any(event["event"] == "recovered" for event in events):
+        # What an earlier doctor left there says how the host was then.
+        host.run(plan, raw_dir, lambda event: None)
     evidence = read_raw(raw_dir, launch.cells[0].id)
     causes = diagnose_complaints(evidence.logs.values())
     merged = diagnose_pulls(evidence.pulls)
