@@ -115,7 +115,7 @@ def _wrong_link_layer(flow: Flow, payload_bytes: int, claim: Claim, named: set[s
             and flow.devices.get(port, 0) > claim.not_carried_at_most * payload_bytes
         )
         if carried and layer.lower() != claim.link_layer.lower():
-            return f"port {port} has link layer {layer}"
+            return f"the payload on port {port}, whose link layer is {layer}"
     return ""
 
 

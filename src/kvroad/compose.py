@@ -25,6 +25,7 @@ from kvroad.serving import ServingOptions
 from kvroad.study import (
     FIELD_OF_GROUP,
     Engine,
+    Model,
     Study,
     Workload,
     arm_label,
@@ -32,7 +33,7 @@ from kvroad.study import (
     without_password,
 )
 
-__all__ = ["check_command_line", "compose", "snakemake_overrides"]
+__all__ = ["check_command_line", "compose", "read_model", "read_values", "snakemake_overrides"]
 
 # Groups of which a study takes several options; the others take one.
 _LIST_GROUPS = tuple(FIELD_OF_GROUP)
@@ -68,6 +69,43 @@ def compose(overrides: Sequence[str], conf_dir: Path) -> Study:
     _check_host_overrides(asked, study, conf_dir)
     validate(study)
     return study
+
+
+def read_values(words: Sequence[str], allowed: Iterable[str]) -> dict[str, Any]:
+    """Return the values of ``key=value`` words in Hydra's syntax, for keys of a command's own.
+
+    Raises
+    ------
+    UserError
+        For a key that is none of ``allowed``, and for a value that cannot be read.
+    """
+    values: dict[str, Any] = {}
+    for override in map(_parse, words):
+        key, line = override.key_or_group, _one_line(override.input_line)
+        if key not in allowed or override.is_add() or override.is_delete():
+            raise _unknown("key", key, allowed)
+        if override.is_sweep_override():
+            value = line.split("=", 1)[1]
+            raise UserError(f"{line}: several values need brackets: {key}=[{value}]")
+        values[key] = override.value()
+    return values
+
+
+def read_model(name: str, conf_dir: Path) -> Model:
+    """Return a model of ``conf_dir`` by its name.
+
+    Raises
+    ------
+    UserError
+        When there is none, or its file is not that of a model.
+    """
+    known = _options(conf_dir, "model")
+    if name not in known:
+        raise _unknown("model", name, known)
+    data = OmegaConf.to_container(OmegaConf.load(conf_dir / "model" / f"{name}.yaml"))
+    model = _typed(Model, data, "model")
+    assert isinstance(model, Model)
+    return model
 
 
 def _unknown(what: str, word: str, allowed: Iterable[str]) -> UserError:

@@ -14,10 +14,10 @@ from kvroad.design import Design, Launch
 from kvroad.engines.nixl import layout_of, pool_bytes, probe_script
 from kvroad.engines.serving import probe_script as serving_script
 from kvroad.errors import UserError
-from kvroad.hosts import Host, RunningHost
+from kvroad.hosts import Host, HostLost, RunningHost
 from kvroad.study import Study
 
-__all__ = ["Finding", "check_host", "refuse", "table_lines"]
+__all__ = ["OK", "REFUSED", "Finding", "check_host", "findings_of", "refuse", "table_lines"]
 
 NIXL_PACKAGES = ("nixl-cu13", "nixl-cu12", "nixl")
 OK, WARNING, REFUSED = "ok", "warning", "refused"
@@ -54,7 +54,7 @@ def check_host(
     """
     rows: list[dict[str, Any]] = []
     for one in host.hosts():
-        findings = [*_findings(study, design, one), _disk("disk here", *_free(results_dir))]
+        findings = [*findings_of(study, design, one), _disk("disk here", *_free(results_dir))]
         table = [asdict(finding) for finding in findings]
         write_json(results_dir / "hosts" / one.host.name / "preflight.json", table)
         rows += [{"host": one.host.name, **row} for row in table]
@@ -86,7 +86,8 @@ def table_lines(findings: list[Finding], label: str) -> list[str]:
     return lines
 
 
-def _findings(study: Study, design: Design, host: Host) -> list[Finding]:
+def findings_of(study: Study, design: Design, host: Host) -> list[Finding]:
+    """Return what one host has of what a study needs, in the order of the table."""
     first = study.engine.side_channel_port
     ports = list(range(first, first + study.engine.rank_pairs)) if first else []
     facts = host.facts(ports)
@@ -108,7 +109,8 @@ def _findings(study: Study, design: Design, host: Host) -> list[Finding]:
             transport, facts, host.host, pools_bytes, is_split=studies.is_split(study.host)
         )
         status = level if found else OK
-        findings.append(Finding(f"transport {name}", status, found or "can be had"))
+        needed = _transport_fix(found) if found else ""
+        findings.append(Finding(f"transport {name}", status, found or "can be had", needed))
     return findings
 
 
@@ -153,9 +155,14 @@ def _nixl(facts: dict[str, Any], study: Study) -> Finding:
 
 
 def _ucx(host: Host) -> Finding:
-    found = host.probe(probe_script())
+    needed = "NIXL must start with its UCX backend"
+    try:
+        found = host.probe(probe_script())
+    except HostLost as lost:
+        # With too little memory to lock NIXL may hang or die; the lines below say of such things.
+        return Finding("UCX", REFUSED, str(lost).removeprefix(f"{host.label}: "), needed)
     if found["error"] is not None:
-        return Finding("UCX", REFUSED, str(found["error"]), "NIXL must start with its UCX backend")
+        return Finding("UCX", REFUSED, str(found["error"]), needed)
     return Finding("UCX", OK, f"{found['ucx']} at {found['ucx_library']}")
 
 
@@ -281,6 +288,22 @@ def _transport_fault(
     if "nic" in transport.counters:
         return _rdma_fault(facts, host, transport.link_layer, pools_bytes)
     return None
+
+
+# What helps against a fault of a transport, by words of the fault.
+_TRANSPORT_FIXES = {
+    "no RDMA device": "load the NIC's driver; in a pod, ask for the device and mount "
+    "/dev/infiniband",
+    "no port is up": "bring the link up, or name ports of that link layer in host.rdma_devices",
+    "no GID": "give the port's interface an IP address",
+    "may be locked": "in a pod, add the capability IPC_LOCK",
+    "two GPUs are needed": "name them, such as host.gpus=[0,1]",
+    "cannot read GPU": "name GPUs that reach each other in host.gpus",
+}
+
+
+def _transport_fix(fault: str) -> str:
+    return next((fix for words, fix in _TRANSPORT_FIXES.items() if words in fault), "")
 
 
 def _nvlink_fault(facts: dict[str, Any], host: studies.Host) -> str | None:

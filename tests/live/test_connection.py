@@ -235,6 +235,19 @@ def test_a_work_folder_that_cannot_be_made_is_told(sshd: Sshd, home: Path) -> No
     assert "work folder: " in refusal(spec(sshd, work_dir="/proc/no/folder"))
 
 
+def test_what_a_probe_printed_counts_though_its_process_crashed(sshd: Sshd, home: Path) -> None:
+    sshd.account.use_in(home, "node1", sshd.port)
+    machine = SshMachine(spec(sshd))
+    host = Host(machine._host, machine)
+    end = "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"
+    try:
+        assert host.probe(f"print('{{\"a\": 1}}', flush=True); {end}") == {"a": 1}
+        with pytest.raises(HostLost, match="probe: ended with status"):
+            host.probe(end)
+    finally:
+        machine.close()
+
+
 def test_the_source_file_is_read_first(sshd: Sshd, home: Path, tmp_path: Path) -> None:
     sshd.account.use_in(home, "node1", sshd.port)
     source = tmp_path / "the module's file"

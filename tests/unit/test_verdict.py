@@ -175,7 +175,8 @@ def test_ratio_text(value: float, text: str) -> None:
     ("low", "high", "text"),
     [
         (1.1, 1.3, "1.10 to 1.30"),
-        (1e-9, 3e10, "below 0.001 to above 1,000"),
+        (1e-9, 3e10, "not bounded by these launches"),
+        (1e-9, 30.0, "below 0.001 to 30.0"),
         (1234.0, 5678.0, "1.2e+03 to 5.7e+03"),
         (math.nan, math.nan, "no interval"),
     ],

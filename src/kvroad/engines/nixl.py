@@ -32,7 +32,7 @@ def pool_bytes(study: Study, launch: Launch) -> int:
 def probe_script() -> str:
     """Return a script that prints which NIXL and UCX the replay would find on a host."""
     source = (_REPLAY / "binding.py").read_text()
-    return f"{source}\n\nimport json\n\nprint(json.dumps(probe()))\n"
+    return f"{source}\n\nimport json\n\nprint(json.dumps(probe()), flush=True)\n"
 
 
 def replay_plan(study: Study, launch: Launch, cells: list[Cell], owner: str) -> Plan:

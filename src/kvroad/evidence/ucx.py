@@ -177,6 +177,26 @@ class UcxParser:
             n_complaints=self._n_complaints,
         )
 
+    def drain(self) -> UcxLog:
+        """Return the records since the last call and forget them; tables still open stay open.
+
+        So that a log of any length can be read in bounded memory.
+        """
+        part = UcxLog(
+            self.file,
+            versions=tuple(self._versions),
+            environments=tuple(self._environments),
+            lanes=tuple(self._lanes),
+            complaints=tuple(self._complaints),
+            tables=tuple(self._tables),
+            n_lines=self._n_lines,
+            n_complaints=self._n_complaints,
+        )
+        for records in (self._versions, self._environments, self._lanes, self._tables):
+            records.clear()
+        self._complaints.clear()
+        return part
+
     def _ucx_line(self, line: str) -> None:
         match = _PREFIX.search(line)
         if match is None:
@@ -205,9 +225,9 @@ class UcxParser:
                 EnvironmentLine(*here, pid, _variables(environment[1]), is_cut)
             )
         elif configuration := _CONFIGURATION.fullmatch(text):
-            context, scope, _, rest = configuration.groups()
+            context, scope, index, rest = configuration.groups()
             lanes = {kind: tuple(names.split()) for kind, names in _LANE.findall(rest)}
-            self._lanes.append(Lanes(*here, pid, tid, context or "", scope, lanes))
+            self._lanes.append(Lanes(*here, pid, tid, context or "", scope, int(index), lanes))
 
     def _other_line(self, line: str) -> None:
         match = _NIXL_LOG.search(line)

@@ -11,10 +11,11 @@ import pandas as pd
 
 from kvroad.stats import launch_summary
 from kvroad.tables import Design, Metric, metrics_of
-from kvroad.verdict.flags import flag_notes, launch_value, served_notes, warmup_note
+from kvroad.verdict.flags import flag_notes, launch_value, order_note, served_notes, warmup_note
 from kvroad.verdict.text import (
+    Entry,
     because,
-    contrast_text,
+    contrast_entry,
     interval,
     limits,
     number,
@@ -33,11 +34,17 @@ SCHEMA = "kvroad.verdict/1"
 
 @dataclass(frozen=True)
 class Line:
-    """One line of a verdict table: its label and a text per prompt length."""
+    """One line of a verdict table: its label and an entry per prompt length."""
 
     label: str
-    texts: tuple[str, ...]
+    entries: tuple[Entry, ...]
     is_quoted: bool = False
+    is_baseline: bool = False
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """Return each entry in one line."""
+        return tuple(entry.text for entry in self.entries)
 
 
 @dataclass(frozen=True)
@@ -66,39 +73,40 @@ def _block(rows: pd.DataFrame, cells: pd.DataFrame, metric: Metric, design: Desi
         is_main = baseline == design.baseline
         for arm, group in own.groupby("arm", sort=False):
             label = str(arm) if is_main else f"{arm} (against {baseline})"
-            lines.append(Line(label, tuple(contrast_text(r) for r in records(group))))
+            lines.append(Line(label, tuple(contrast_entry(r) for r in records(group))))
     return Block(metric, tuple(design.prompt_tokens), (*lines, *_quoted_lines(metric, design)))
 
 
 def _baseline_line(
     rows: pd.DataFrame, baseline: str, metric: Metric, prompt_tokens: Sequence[int]
 ) -> Line:
-    texts = []
+    entries = []
     for tokens in prompt_tokens:
         values = rows.loc[rows["prompt_tokens"] == tokens, "baseline_value"].dropna()
         if values.empty:
-            texts.append("no value")
+            entries.append(Entry("no value"))
         else:
             text = value_text(float(values.iloc[0]), metric.unit)
-            texts.append(text if metric.is_part else f"1.00x ({text})")
-    return Line(f"{baseline} (baseline)", tuple(texts))
+            entries.append(Entry(text) if metric.is_part else Entry("1.00x", text))
+    return Line(f"{baseline} (baseline)", tuple(entries), is_baseline=True)
 
 
 def _lone_lines(cells: pd.DataFrame, metric: Metric, design: Design) -> list[Line]:
     """Return the values of arms that have nothing to be compared with."""
     return [
-        Line(arm, tuple(texts.get(t, "no value") for t in design.prompt_tokens))
+        Line(arm, tuple(entries.get(t, Entry("no value")) for t in design.prompt_tokens))
         for arm in design.arms
-        for texts in [_lone_values(cells, arm, metric.name, design.alpha)]
+        for entries in [_lone_values(cells, arm, metric.name, design.alpha)]
     ]
 
 
-def _lone_values(cells: pd.DataFrame, arm: str, metric: str, alpha: float) -> dict[int, str]:
+def _lone_values(cells: pd.DataFrame, arm: str, metric: str, alpha: float) -> dict[int, Entry]:
     summary = launch_summary(cells[cells["arm"] == arm], alpha)
     chosen = summary[(summary["metric"] == metric) & (summary["n_launches"] > 0)]
     return {
-        int(row["prompt_tokens"]): f"{value_text(row['value'], row['unit'])}"
-        f" ({limits(row['low'], row['high'], row['unit'])})"
+        int(row["prompt_tokens"]): Entry(
+            value_text(row["value"], row["unit"]), limits(row["low"], row["high"], row["unit"])
+        )
         for row in records(chosen)
     }
 
@@ -107,11 +115,12 @@ def _quoted_lines(metric: Metric, design: Design) -> list[Line]:
     if design.quoted is None or metric.name not in design.quoted.ratios:
         return []
     ratios = design.quoted.ratios[metric.name]
-    texts = tuple(
-        f"{ratios[t]:g}x quoted" if t in ratios else "not published" for t in design.prompt_tokens
+    entries = tuple(
+        Entry(f"{ratios[t]:g}x", word="quoted") if t in ratios else Entry("not published")
+        for t in design.prompt_tokens
     )
     label = f"{design.quoted.arm} against {design.quoted.baseline}, quoted"
-    return [Line(label, texts, is_quoted=True)]
+    return [Line(label, entries, is_quoted=True)]
 
 
 def answers(verdict: pd.DataFrame, cells: pd.DataFrame, design: Design) -> list[str]:
@@ -156,7 +165,9 @@ def _lone_answer(cells: pd.DataFrame, arm: str, design: Design) -> str:
     values = _lone_values(cells, arm, "pull_ms", design.alpha)
     if not values:
         return f"No number for {arm}: {because(arm, cells)}"
-    listed = ", ".join(f"{text} at {tokens_text(t)} tokens" for t, text in sorted(values.items()))
+    listed = ", ".join(
+        f"{entry.text} at {tokens_text(t)} tokens" for t, entry in sorted(values.items())
+    )
     level = percent(1 - design.alpha)
     return f"A KV pull over {arm} takes {listed} ({level} intervals); no arm to compare it with."
 
@@ -193,11 +204,15 @@ def markdown(verdict: pd.DataFrame, cells: pd.DataFrame, design: Design) -> str:
     lines = [f"# {design.study}: which road, at what cost", ""]
     lines += [text for answer in answers(verdict, cells, design) for text in (answer, "")]
     lines += _counts_lines(cells, design)
-    for block in blocks(verdict, cells, design):
+    tables = blocks(verdict, cells, design)
+    for block in (b for b in tables if b.metric.is_main):
         lines += _table_lines(block)
-    notes = [*flag_notes(verdict), *served_notes(cells)]
-    if notes:
-        lines += ["## Flags", "", *(f"- {note}" for note in notes), ""]
+    # Folded in a pull request, so that the answer stays on one screen.
+    lines += ["<details><summary>Further metrics: in flight, goodput</summary>", ""]
+    for block in (b for b in tables if not b.metric.is_main):
+        lines += _table_lines(block)
+    lines += ["</details>", "", "## Order and flags", "", f"- {order_note(cells, design)}"]
+    lines += [*(f"- {note}" for note in [*flag_notes(verdict), *served_notes(cells)]), ""]
     refused = records(refusals(cells))
     if refused:
         lines += ["## Without a number", ""]
@@ -250,9 +265,11 @@ def verdict_json(verdict: pd.DataFrame, cells: pd.DataFrame, design: Design) -> 
 
     Fields: ``schema`` (``kvroad.verdict/1``), ``study``, ``study_name``, ``baseline``, ``alpha``,
     ``overrides``, ``answers`` (a sentence per contrast), ``cells`` (count per outcome),
-    ``rows`` (the verdict table; absent numbers are null), ``flags`` (a note each), ``warmup``
-    (the declared rule and its count), ``refused`` (see `refusals`),
+    ``rows`` (the verdict table; absent numbers are null), ``flags`` (a note each), ``order``
+    (a note), ``warmup`` (the declared rule and its count), ``refused`` (see `refusals`),
     ``quoted`` (null, or source, arm, baseline and ratios by metric and prompt tokens).
+    docs/verdict.schema.json says all of it; a field that goes or changes its meaning raises
+    the number behind ``kvroad.verdict/``, a new one does not.
     """
     quoted = design.quoted
     return {
@@ -266,6 +283,7 @@ def verdict_json(verdict: pd.DataFrame, cells: pd.DataFrame, design: Design) -> 
         "cells": {str(k): int(n) for k, n in cells["outcome"].value_counts().sort_index().items()},
         "rows": [_plain(row) for row in records(verdict)],
         "flags": [*flag_notes(verdict), *served_notes(cells)],
+        "order": order_note(cells, design),
         "warmup": warmup_note(cells),
         "refused": [_plain(row) for row in records(refusals(cells))],
         "quoted": None

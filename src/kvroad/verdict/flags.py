@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pandas as pd
 
-from kvroad.tables import MAIN_METRICS, metric
+from kvroad.tables import MAIN_METRICS, Design, metric
 from kvroad.verdict.text import percent, records, tokens_text
 
-__all__ = ["flag_notes", "launch_value", "served_notes", "warmup_note"]
+__all__ = ["flag_notes", "launch_value", "order_note", "served_notes", "warmup_note"]
 
 
 def flag_notes(verdict: pd.DataFrame) -> list[str]:
@@ -45,7 +45,12 @@ def flag_notes(verdict: pd.DataFrame) -> list[str]:
         for (who, what), tokens in found.items()
     ]
     if n_others:
-        notes.append(f"{n_others} rows of further metrics carry flags too; verdict.csv has them.")
+        rows = (
+            "1 row of a further metric carries"
+            if n_others == 1
+            else (f"{n_others} rows of further metrics carry")
+        )
+        notes.append(f"{rows} flags too; verdict.csv has them.")
     return notes
 
 
@@ -70,6 +75,28 @@ def _drift_text(row: dict[str, object]) -> str:
     return (
         f"values drifted {how} {row['drift']:.3g}{unit} from the first to the last launch"
         f" ({row['drift_low']:.3g} to {row['drift_high']:.3g}), as much as the arms differ or more"
+    )
+
+
+def order_note(cells: pd.DataFrame, design: Design) -> str:
+    """Return whether the cells ran in the planned order, in how many runs and boots."""
+    ran = cells[cells["executed_order"].notna()].sort_values("executed_order")
+    if ran.empty:
+        return "No cell was run."
+    has_run = set(ran["cell"])
+    planned = [c.cell for c in design.cells if c.cell in has_run]
+    moved = [a for a, b in zip(ran["cell"], planned, strict=True) if a != b]
+    n = len(planned)
+    if moved:
+        text = f"{n - len(moved)} of {n} cells ran in their planned place, {moved[0]} did not"
+        repeated = int((ran["attempt"].fillna(1) > 1).sum()) if "attempt" in ran else 0
+        text += f" ({repeated} of all are later attempts)" if repeated else ""
+    else:
+        text = f"All {n} cells that ran did so in the planned order"
+    runs, boots = ran["run_id"].nunique(), ran["boot_id"].nunique()
+    return (
+        f"{text}, in {runs} uninterrupted run{'s' if runs != 1 else ''} on"
+        f" {boots} boot{'s' if boots != 1 else ''} of the host."
     )
 
 

@@ -106,13 +106,17 @@ def versions() -> dict[str, str | None]:
     }
 
 
+_probed: list[Any] = []
+
+
 def probe() -> dict[str, str | None]:
     """Return the versions once an agent with the UCX backend has started, or its ``error``."""
     try:
         errors = nixl_errors()
-        agent = make_agent("probe", 0, 1000)
+        # Kept until the process ends: where the host's RDMA libraries clash with those that
+        # NIXL carries, an agent's end is the end of its process.
+        _probed.append(make_agent("probe", 0, 1000))
         found = versions()
-        del agent
     except NoNixl as error:
         return {"error": str(error)}
     except errors as error:
