@@ -3,6 +3,7 @@
 import os
 import sys
 import uuid
+from contextlib import closing
 from pathlib import Path
 
 from snakemake.utils import min_version
@@ -57,14 +58,13 @@ onstart:
     # Before any job, and only where something is left to measure.
     if not all(receipt.exists() for receipt in RECEIPTS):
         try:
-            host = open_host(STUDY.host)
-            check_host(
-                STUDY,
-                DESIGN,
-                host,
-                RESULTS,
-                say=lambda line: print(line, file=sys.stderr),
-            )
-            host.close()
+            with closing(open_host(STUDY.host)) as host:
+                check_host(
+                    STUDY,
+                    DESIGN,
+                    host,
+                    RESULTS,
+                    say=lambda line: print(line, file=sys.stderr),
+                )
         except UserError as error:
             sys.exit(f"error: {error}")

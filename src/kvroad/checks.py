@@ -81,6 +81,7 @@ _ONE_OF: dict[str, tuple[str, ...]] = {
     "engine.memory": ("DRAM", "VRAM"),
     "engine.block_order": ("fresh", "fragmented"),
 }
+_MOST_PORT = 65535
 _AT_LEAST: dict[str, int] = {
     "seed": 0,
     "engine.tensor_parallel_size": 1,
@@ -192,6 +193,13 @@ def _check_values(study: Study) -> None:
             f"engine.rank_pairs: {study.engine.rank_pairs} is more than the ranks there are "
             f"(engine.tensor_parallel_size={study.engine.tensor_parallel_size})"
         )
+    # A port each for the rank pairs, from the first on.
+    highest = _MOST_PORT - study.engine.rank_pairs + 1
+    if study.engine.side_channel_port > highest:
+        raise UserError(
+            f"engine.side_channel_port: {study.engine.side_channel_port} is too large; "
+            f"allowed is 0 to {highest} with engine.rank_pairs={study.engine.rank_pairs}"
+        )
 
 
 def _check_choice(path: str, value: str, allowed: Iterable[str]) -> None:
@@ -301,9 +309,9 @@ def _check_host(host: Host) -> None:
 def _check_one_host(host: Host, where: str) -> None:
     if host.connection == "ssh" and not host.address:
         raise UserError(f"{where}.address is missing: connection ssh needs a name or an address")
-    if host.port is not None and not 1 <= host.port <= 65535:
+    if host.port is not None and not 1 <= host.port <= _MOST_PORT:
         size = "large" if host.port > 1 else "small"
-        raise UserError(f"{where}.port: {host.port} is too {size}; allowed is 1 to 65535")
+        raise UserError(f"{where}.port: {host.port} is too {size}; allowed is 1 to {_MOST_PORT}")
     for path, (pattern, allowed) in _REACHED.items():
         value = getattr(host, path)
         if value is not None and not pattern.fullmatch(value):

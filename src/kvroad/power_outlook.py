@@ -12,7 +12,7 @@ from kvroad.outlook import n_comparisons
 from kvroad.saved import SavedStudy, find_study
 from kvroad.stats.power import chance_of_same, plan_power, spread_of_contrasts
 from kvroad.study import Study, study_slug
-from kvroad.tables import METRICS
+from kvroad.tables import METRICS, margin
 
 __all__ = ["Power", "power_of"]
 
@@ -48,12 +48,7 @@ def power_of(study: Study, reports: Path, results: Path, spread_from: str | None
         if spread_from is not None:
             raise UserError(f"study {spread_from}: no contrast of two launches or more")
         return Power("", [])
-    margins = {
-        m.name: study.claims.margins.get(
-            m.name, study.claims.margins.get(m.margin_key, float("nan"))
-        )
-        for m in METRICS
-    }
+    margins = {m.name: margin(study.claims.margins, m) for m in METRICS}
     n_prompts, alpha = len(study.prompt_tokens), study.claims.alpha
     frame = plan_power(
         spreads,

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from kvroad import study as studies
 from kvroad.cells import write_json
@@ -105,12 +105,12 @@ def findings_of(study: Study, design: Design, host: Host) -> list[Finding]:
     # Serving engines have pools of their own, as large as their options make them.
     pools_bytes = _share(study) * pool_bytes(study, _largest(study, design))
     for name, transport in study.transports.items():
-        found = _transport_fault(
+        fault = _transport_fault(
             transport, facts, host.host, pools_bytes, is_split=studies.is_split(study.host)
         )
-        status = level if found else OK
-        needed = _transport_fix(found) if found else ""
-        findings.append(Finding(f"transport {name}", status, found or "can be had", needed))
+        status = level if fault else OK
+        found, needed = fault or ("can be had", "")
+        findings.append(Finding(f"transport {name}", status, found, needed))
     return findings
 
 
@@ -268,6 +268,13 @@ def _gpus_idle(facts: dict[str, Any], host: studies.Host) -> Finding:
     return Finding("GPUs idle", REFUSED if busy else OK, "; ".join(busy) or "no process", needed)
 
 
+class _Fault(NamedTuple):
+    """Why a transport cannot be had, and what would help; empty where nothing would."""
+
+    found: str
+    fix: str = ""
+
+
 def _transport_fault(
     transport: studies.Transport,
     facts: dict[str, Any],
@@ -275,14 +282,14 @@ def _transport_fault(
     pools_bytes: float,
     *,
     is_split: bool,
-) -> str | None:
+) -> _Fault | None:
     """Return why a host cannot offer a transport, as far as it can be told; None: it can.
 
     The proof of its road has the last word: a host that has all of this may still take
     another road.
     """
     if is_split and not {"interface", "nic"} & set(transport.counters):
-        return f"{' or '.join(transport.roads)} joins processes of one host; these are two"
+        return _Fault(f"{' or '.join(transport.roads)} joins processes of one host; these are two")
     if "nvlink" in transport.counters:
         return _nvlink_fault(facts, host)
     if "nic" in transport.counters:
@@ -290,38 +297,28 @@ def _transport_fault(
     return None
 
 
-# What helps against a fault of a transport, by words of the fault.
-_TRANSPORT_FIXES = {
-    "no RDMA device": "load the NIC's driver; in a pod, ask for the device and mount "
-    "/dev/infiniband",
-    "no port is up": "bring the link up, or name ports of that link layer in host.rdma_devices",
-    "no GID": "give the port's interface an IP address",
-    "may be locked": "in a pod, add the capability IPC_LOCK",
-    "two GPUs are needed": "name them, such as host.gpus=[0,1]",
-    "cannot read GPU": "name GPUs that reach each other in host.gpus",
-}
-
-
-def _transport_fix(fault: str) -> str:
-    return next((fix for words, fix in _TRANSPORT_FIXES.items() if words in fault), "")
-
-
-def _nvlink_fault(facts: dict[str, Any], host: studies.Host) -> str | None:
+def _nvlink_fault(facts: dict[str, Any], host: studies.Host) -> _Fault | None:
     gpus = [str(gpu) for gpu in host.gpus]
     if len(gpus) < 2:
-        return f"two GPUs are needed; host.gpus lists {len(gpus)}"
+        return _Fault(
+            f"two GPUs are needed; host.gpus lists {len(gpus)}",
+            "name them, such as host.gpus=[0,1]",
+        )
     peers: dict[str, dict[str, str]] = facts["gpu_peers"] or {}
     for one in gpus:
         for other in gpus:
             state = peers.get(one, {}).get(other, "unknown")
             if one != other and state not in ("OK", "unknown"):
-                return f"GPU {one} cannot read GPU {other} (nvidia-smi topo -p2p r: {state})"
+                return _Fault(
+                    f"GPU {one} cannot read GPU {other} (nvidia-smi topo -p2p r: {state})",
+                    "name GPUs that reach each other in host.gpus",
+                )
     return None
 
 
 def _rdma_fault(
     facts: dict[str, Any], host: studies.Host, link_layer: str | None, pools_bytes: float
-) -> str | None:
+) -> _Fault | None:
     wanted = {device.replace(":", "/") for device in host.rdma_devices}
     ports = [
         port
@@ -329,15 +326,27 @@ def _rdma_fault(
         if not wanted or {port["port"], port["port"].partition("/")[0]} & wanted
     ]
     if not ports:
-        return "no RDMA device (/sys/class/infiniband)"
+        return _Fault(
+            "no RDMA device (/sys/class/infiniband)",
+            "load the NIC's driver; in a pod, ask for the device and mount /dev/infiniband",
+        )
     told = ", ".join(f"{p['port']} {p['state']} {p['link_layer']} {p['rate']}" for p in ports)
     up = [port for port in ports if "ACTIVE" in str(port["state"])]
     right = [p for p in up if link_layer is None or p["link_layer"] == link_layer]
     if not right:
-        return f"no port is up with link layer {link_layer or 'of any kind'}: {told}"
+        return _Fault(
+            f"no port is up with link layer {link_layer or 'of any kind'}: {told}",
+            "bring the link up, or name ports of that link layer in host.rdma_devices",
+        )
     if not any(facts["gids"].get(port["port"]) for port in right):
-        return f"no GID on {', '.join(port['port'] for port in right)}"
+        return _Fault(
+            f"no GID on {', '.join(port['port'] for port in right)}",
+            "give the port's interface an IP address",
+        )
     limit = facts["memlock_bytes"]
     if limit is not None and limit < pools_bytes:
-        return f"{limit} bytes may be locked, the pools have {pools_bytes:.0f}: ulimit -l unlimited"
+        return _Fault(
+            f"{limit} bytes may be locked, the pools have {pools_bytes:.0f}: ulimit -l unlimited",
+            "in a pod, add the capability IPC_LOCK",
+        )
     return None

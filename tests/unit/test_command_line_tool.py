@@ -74,7 +74,7 @@ def test_what_an_override_may_go_on_to(monkeypatch: pytest.MonkeyPatch) -> None:
     assert suggestions("lo", "doctor") == ["logs="]
     assert suggestions("tp", "whatif") == ["tp="]
     assert "study=h200_nvlink" in suggestions("study=", "whatif")
-    assert "study=loopback" not in suggestions("study=", "whatif")
+    assert "study=roce_vs_nvlink" not in suggestions("study=", "whatif")
 
 
 def ask(line: str, tmp_path: Path) -> list[str]:

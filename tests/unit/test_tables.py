@@ -297,5 +297,5 @@ class TestDesign:
 
     def test_margin_falls_back_to_the_key_of_the_kind(self) -> None:
         design = parse_design(design_data(planned(["shm"], [4096], 1)))
-        assert tables.margin(design, tables.metric("pull_in_flight_ms")) == 0.05
-        assert tables.margin(design, tables.metric("goodput_gb_per_s")) != 0.05
+        assert tables.margin(design.margins, tables.metric("pull_in_flight_ms")) == 0.05
+        assert tables.margin(design.margins, tables.metric("goodput_gb_per_s")) != 0.05

@@ -9,15 +9,11 @@ from typing import Any
 import argcomplete
 from argcomplete.shell_integration import shellcode
 
+from kvroad.cli.parser import WHATIF_KEYS
 from kvroad.cli.status import CONF, DONE, REPORTS
 from kvroad.study import config_keys
 
 __all__ = ["complete", "run", "suggestions"]
-
-_WHATIF_KEYS = (
-    *("study", "model", "prompt_tokens", "block_tokens", "tp", "regions"),
-    *("road", "operation", "series", "ttft_ms"),
-)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -56,7 +52,7 @@ def suggestions(prefix: str, command: str = "") -> list[str]:
     """Return what an override that begins so may go on to: keys, or options of a group."""
     key, equals, value = prefix.partition("=")
     if not equals:
-        known = _WHATIF_KEYS if command == "whatif" else config_keys()
+        known = WHATIF_KEYS if command == "whatif" else config_keys()
         extra = ("logs",) if command == "doctor" else ()
         return [f"{name}=" for name in (*known, *extra) if name.startswith(key)]
     if key == "study" and command == "whatif":

@@ -26,6 +26,7 @@ from kvroad.doctor.deductions import (
 from kvroad.doctor.logs import log_files, read_log
 from kvroad.errors import UserError
 from kvroad.evidence.kv_transfer import TransferSum
+from kvroad.evidence.redact import redact_text
 
 if TYPE_CHECKING:
     from kvroad.doctor.pull import ArmFinding, HostTable
@@ -111,7 +112,7 @@ def _log_lines(finding: LogFinding) -> Iterator[str]:
         yield f"  UCX {', '.join(reading.versions)}"
     for line in reading.environments[-1:]:
         shown = " ".join(f"{k}={v}" for k, v in line.variables.items())
-        yield f"  environment by {line.where}: {_redacted(shown)}"
+        yield f"  environment by {line.where}: {redact_text(shown)}"
     sums = reading.transfers
     if sums.transfers:
         yield _transfers_line(sums)
@@ -147,7 +148,7 @@ def _plain_log(finding: LogFinding) -> dict[str, Any]:
         "road": finding.road,
         "sentence": finding.sentence,
         "where": row and row.where,
-        "quote": row and _redacted(row.text.strip()),
+        "quote": row and redact_text(row.text.strip()),
         "ucx_tls_asks_for": list(finding.asked),
         "ucx_versions": reading.versions,
         "transfers": {
@@ -172,14 +173,8 @@ def _cause_lines(causes: Sequence[Diagnosis]) -> Iterator[str]:
 
 
 def _quoted(text: str) -> str:
-    line = _redacted(" ".join(text.split()))
+    line = redact_text(" ".join(text.split()))
     return line if len(line) <= _QUOTE_CHARACTERS else f"{line[:_QUOTE_CHARACTERS]}…"
-
-
-def _redacted(text: str) -> str:
-    from kvroad.evidence.redact import redact_text
-
-    return redact_text(text)
 
 
 def _print(lines: Iterator[str]) -> None:

@@ -12,7 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-__all__ = ["COMMANDS", "Command", "make_parser", "parse"]
+__all__ = ["COMMANDS", "WHATIF_KEYS", "Command", "make_parser", "parse"]
+
+# What `kvroad whatif` takes in place of a study's overrides.
+WHATIF_KEYS = (
+    *("study", "model", "prompt_tokens", "block_tokens", "tp", "regions"),
+    *("road", "operation", "series", "ttft_ms"),
+)
 
 _PLAIN = "exit status: 0 done, 1 not done, 2 not understood"
 

@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from kvroad.cli.parser import WHATIF_KEYS
 from kvroad.cli.status import CONF, DONE, FAILED, REPORTS, RESULTS, NotUnderstood
 from kvroad.cli.table import table_lines
 from kvroad.compose import read_model, read_values
@@ -16,7 +17,7 @@ from kvroad.cost_model.scenarios import Scenario, combinations, predict
 from kvroad.errors import UserError
 from kvroad.saved import SavedStudy, find_study, study_names
 
-__all__ = ["KEYS", "run"]
+__all__ = ["run"]
 
 # The configuration's own names do as well.
 _ALIASES = {
@@ -25,10 +26,6 @@ _ALIASES = {
     "engine.regions": "regions",
     "engine.operation": "operation",
 }
-KEYS = (
-    *("study", "model", "prompt_tokens", "block_tokens", "tp", "regions"),
-    *("road", "operation", "series", "ttft_ms"),
-)
 _LABELS = {"prompt_tokens": "prompt", "block_tokens": "block", "operation": "operation"}
 _MAX_ROWS = 200
 
@@ -36,7 +33,7 @@ _MAX_ROWS = 200
 def run(arguments: argparse.Namespace) -> int:
     """Print a row per combination; 1 where nothing could be predicted."""
     try:
-        given = read_values(arguments.overrides, (*KEYS, *_ALIASES))
+        given = read_values(arguments.overrides, (*WHATIF_KEYS, *_ALIASES))
         asked, studies, ttft_ms = _asked({_ALIASES.get(k, k): v for k, v in given.items()})
         models = {name: read_model(name, CONF) for name in _texts(asked["model"])}
     except UserError as error:

@@ -63,11 +63,6 @@ class LogFinding:
     asked: tuple[str, ...] = ()
     causes: list[Diagnosis] = field(default_factory=list)
 
-    @property
-    def is_posting(self) -> bool:
-        """Whether the log is of a process that posts transfers."""
-        return self.road != "none"
-
 
 def examine_log(reading: LogReading, roads: Sequence[str] = ()) -> LogFinding:
     """Say which road a log shows; ``roads`` are those of the claimed transport, if there is one."""

@@ -56,7 +56,7 @@ def ratios_picture(tables: Tables) -> Picture:
     data = _ratio_data(tables)
     ours = data[data["kind"] == "measured"]
     shown = percent(1 - tables.design.alpha)
-    share = margin(tables.design, metric("pull_ms"))
+    share = margin(tables.design.margins, metric("pull_ms"))
     band = "" if math.isnan(share) else f" Band: the margin of {percent(share)}."
     left_out = ""
     if not tables.design.contrasts:

@@ -288,7 +288,7 @@ def _is_quantised(
 
 
 def _same(sample: Sample, metric: Metric, design: Design, *, is_ratio: bool) -> dict[str, float]:
-    share = margin(design, metric)
+    share = margin(design.margins, metric)
     if is_ratio:
         return {"margin": share, "same_low": 1 / (1 + share), "same_high": 1 + share}
     # ASSUME the baseline's pull is known exactly when it serves as the measure of a margin.

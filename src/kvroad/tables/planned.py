@@ -155,10 +155,13 @@ def parse_design(data: Mapping[str, Any], where: str = "design") -> Design:
     return design
 
 
-def margin(design: Design, metric: Metric) -> float:
-    """Return the equivalence margin of a metric as a share; NaN where none is declared."""
-    by_key = design.margins.get(metric.margin_key, float("nan"))
-    return design.margins.get(metric.name, by_key)
+def margin(margins: Mapping[str, float], metric: Metric) -> float:
+    """Return the equivalence margin of a metric as a share; NaN where none is declared.
+
+    ``margins`` are those of a study's claims, by a metric's name or its margin key.
+    """
+    by_key = margins.get(metric.margin_key, float("nan"))
+    return margins.get(metric.name, by_key)
 
 
 def _planned_cell(data: Mapping[str, Any]) -> PlannedCell:
