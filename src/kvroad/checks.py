@@ -221,14 +221,14 @@ def _check_shares(study: Study) -> None:
         )
 
 
-def _check_prompt_tokens(lengths: list[int]) -> None:
+def _check_prompt_tokens(lengths: list[int], where: str = "prompt_tokens") -> None:
     if not lengths:
-        raise UserError("prompt_tokens is empty: name at least one length, such as [4096]")
+        raise UserError(f"{where} is empty: name at least one length, such as [4096]")
     for length in lengths:
         if length < 1:
-            raise UserError(f"prompt_tokens: {length} is too small; allowed is 1 or more")
+            raise UserError(f"{where}: {length} is too small; allowed is 1 or more")
         if lengths.count(length) > 1:
-            raise UserError(f"prompt_tokens: {length} is named twice; once is enough")
+            raise UserError(f"{where}: {length} is named twice; once is enough")
 
 
 def _check_transports(study: Study) -> None:
@@ -372,6 +372,11 @@ def _check_arms(study: Study) -> None:
     if study.arms == []:
         raise UserError("arms is empty: leave it null for every transport in every variant")
     arms = arm_labels(study)
+    for arm, lengths in study.prompt_tokens_of.items():
+        _check_choice("prompt_tokens_of", arm, arm_labels(replace(study, arms=None)))
+        _check_prompt_tokens(lengths, f"prompt_tokens_of.{arm}")
+        for length in lengths:
+            _check_choice(f"prompt_tokens_of.{arm}", str(length), map(str, study.prompt_tokens))
     for group, chosen in (("transport", study.transports), ("variant", study.variants)):
         if not chosen:
             raise UserError(f"{group} is empty: name at least one")

@@ -140,7 +140,7 @@ NOT_IDENTITY_FIELDS = {
         "price_per_hour",
         "serving",
     },
-    "serving": {"failed_share_at_most", "probe_tokens"},
+    "serving": {"failed_share_at_most", "probe_tokens", "decode_after_s", "check_cache"},
     "side": {
         "address",
         "user",
@@ -165,6 +165,7 @@ NOT_IDENTITY_FIELDS = {
         "arms",
         "baseline",
         "contrasts",
+        "prompt_tokens_of",
         "retry",
         "road",
         "tracking",
@@ -240,14 +241,20 @@ def make_design(study: Study) -> Design:
         random.Random(f"{study.seed}/{block}").shuffle(lengths)
         if study.engine.cells_per_launch == "all":
             for label in order[block % len(order)]:
-                launches.append(_launch(study, arms[label], block, lengths))
+                own = [length for length in lengths if _is_asked(study, label, length)]
+                launches.append(_launch(study, arms[label], block, own))
             continue
         for length in lengths:
             # The row depends on the length, so that each length sees every row in turn.
             row = (block + study.prompt_tokens.index(length)) % len(order)
             for label in order[row]:
-                launches.append(_launch(study, arms[label], block, [length]))
+                if _is_asked(study, label, length):
+                    launches.append(_launch(study, arms[label], block, [length]))
     return Design(arms, launches)
+
+
+def _is_asked(study: Study, label: str, length: int) -> bool:
+    return length in study.prompt_tokens_of.get(label, study.prompt_tokens)
 
 
 def design_facts(study: Study, design: Design, slug: str) -> dict[str, Any]:

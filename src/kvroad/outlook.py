@@ -202,7 +202,7 @@ def expected(study: Study, launch: Launch, plan: Plan) -> dict[str, Any]:
     claim, arm = plan.claim, launch.arm
     layouts = {
         tokens: pull_layout(study.model, arm.engine, arm.workload, tokens)
-        for tokens in study.prompt_tokens
+        for tokens in study.prompt_tokens_of.get(arm.label, study.prompt_tokens)
     }
     return {
         "arm": arm.label,
@@ -258,4 +258,9 @@ def _witnesses(claim: Claim) -> list[dict[str, str]]:
 
 def n_comparisons(study: Study) -> int:
     """Return how many comparisons of a metric Holm's correction is over."""
-    return len(contrast_pairs(study)) * len(study.prompt_tokens)
+    asked = {arm: set(lengths) for arm, lengths in study.prompt_tokens_of.items()}
+    everything = set(study.prompt_tokens)
+    return sum(
+        len(asked.get(arm, everything) & asked.get(baseline, everything))
+        for arm, baseline in contrast_pairs(study)
+    )

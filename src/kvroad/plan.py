@@ -62,6 +62,7 @@ class Process:
         plan's ``bind_address``, ``{events}`` the file descriptor for JSON events.
         ``{port:NAME}`` is a port of the plan, or one that a process before this one told in
         the ``ports`` of its ready event; else 0, which means any that is free.
+        ``{also:NAME}`` in a search path is what the agent's variable of that name holds.
     env
         Variables set on top of the agent's environment.
     ready_event
@@ -71,6 +72,10 @@ class Process:
         know nothing of events; its port must be free before the process starts.
     stop_line
         Line written to its standard input to end it cleanly; None: TERM.
+    next_after_s
+        Of a process with a ``ready_url``: seconds after which the next one starts though this
+        one is not ready yet; None:
+        once it is ready.
     side
         ``prefill`` or ``decode``: on which host it runs where the two are apart.
     """
@@ -83,6 +88,7 @@ class Process:
     stop_line: str | None = None
     side: str | None = None
     ready_url: str | None = None
+    next_after_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -261,7 +267,7 @@ def loads(text: str) -> Plan:
 _NOT_ESSENTIAL = {
     "plan": ("owner", "ports", "bind_address", "stop_timeout_s"),
     "claim": ("carried_at_least", "not_carried_at_most", "idle_bytes_per_s"),
-    "process": ("ready_timeout_s",),
+    "process": ("ready_timeout_s", "next_after_s"),
     "phase": ("timeout_s",),
 }
 

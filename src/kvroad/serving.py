@@ -5,6 +5,7 @@ Names follow vLLM's command line and its ``KVTransferConfig``.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ __all__ = ["AGGREGATED", "SERVING_ENGINES", "HostServing", "ServingOptions", "ch
 SERVING_ENGINES = ("dynamo", "vllm")
 # The transport of an engine that serves alone: nothing is transferred.
 AGGREGATED = "none"
-_TOOLS = ("aiperf", "vllm_bench")
+_TOOLS = ("aiperf", "vllm_bench", "kvroad")
 # What the plan sets itself: a second value would contradict it without a word.
 _OWN_ARGUMENTS = (
     *("--model", "--served-model-name", "--host", "--port", "--tensor-parallel-size", "-tp"),
@@ -51,11 +52,17 @@ class ServingOptions:
     extra_config
         Further keys of ``kv_connector_extra_config``.
     tool
-        Load generator: ``aiperf`` or ``vllm_bench``.
+        Load generator: ``aiperf``, ``vllm_bench``, or ``kvroad``: requests that the driver sends
+        itself, for hosts where nothing more can be installed.
+    decode_after_s
+        Seconds after which decode starts though prefill is not ready yet; None: once it is.
     failed_share_at_most
         Share of failed requests above which a cell is refused; failed ones never count.
     probe_tokens
         Prompt of the request that must move decode's transfer count before anything else.
+    check_cache
+        Whether a plug-in in both engines digests the KV blocks of that request: a launch whose
+        pulled blocks are not those of prefill is refused.
     """
 
     vllm_version: str | None = None
@@ -80,6 +87,8 @@ class ServingOptions:
     failed_share_at_most: float = 0.0
     probe_tokens: int = 512
     log_interval_s: int = 5
+    decode_after_s: float | None = None
+    check_cache: bool = True
 
 
 @dataclass(frozen=True)
@@ -143,6 +152,9 @@ def _check_numbers(options: ServingOptions) -> None:
         if value is not None and value < smallest:
             where = f"engine.serving.{name}"
             raise UserError(f"{where}: {value} is too small; allowed is {smallest} or more")
+    gap_s = options.decode_after_s
+    if gap_s is not None and not 0 <= gap_s < math.inf:
+        raise UserError(f"engine.serving.decode_after_s: {gap_s} is not allowed; 0 or more is")
     for name, most in (("failed_share_at_most", 0.999), ("gpu_memory_utilization", 1.0)):
         share = getattr(options, name)
         if share is not None and not 0 <= share <= most:

@@ -239,7 +239,11 @@ class Tracking:
 
 @dataclass(frozen=True)
 class Study:
-    """A resolved study."""
+    """A resolved study.
+
+    ``prompt_tokens_of`` maps an arm to those of ``prompt_tokens`` that it is measured at, where
+    all of them would take too long.
+    """
 
     name: str
     host: Host
@@ -254,6 +258,7 @@ class Study:
     baseline: str
     arms: list[str] | None = None
     contrasts: list[list[str]] | None = None
+    prompt_tokens_of: dict[str, list[int]] = field(default_factory=dict)
     seed: int = 1
     session: str = "main"
     retry: str = "unproven"

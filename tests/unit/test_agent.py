@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -166,6 +167,84 @@ def test_a_failing_step_is_named_and_nothing_is_left(
     assert __import__("re").search(reason, end["reason"])
     assert check_manifest(agent.folder) is None
     assert agent.left(plan) == []
+
+
+SERVER = """
+import http.server, sys, time
+port, delay_s = int(sys.argv[1]), float(sys.argv[2])
+print("server starts", flush=True)
+if delay_s < 0:
+    sys.exit("no weights here")
+time.sleep(delay_s)
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+http.server.HTTPServer(("127.0.0.1", port), Handler).serve_forever()
+"""
+
+
+def servers(*delays_s: float, gap_s: float | None) -> Plan:
+    """Return a plan of servers that get ready after so many seconds, and the usual engine."""
+    plan = make_plan("good")
+    names = [f"server-{i}" for i in range(len(delays_s))]
+    own = [
+        Process(
+            name,
+            ["{python}", "{folder}/server.py", f"{{port:{name}}}", str(delay_s)],
+            ready_url=f"http://127.0.0.1:{{port:{name}}}/health",
+            ready_timeout_s=10.0,
+            next_after_s=gap_s if name == names[0] else None,
+        )
+        for name, delay_s in zip(names, delays_s, strict=True)
+    ]
+    files = [*plan.files, File("server.py", SERVER)]
+    ports = dict.fromkeys(names, 0)
+    return replace(plan, processes=[*own, *plan.processes], files=files, ports=ports)
+
+
+def starts_of(events: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    return [(e["event"], e["process"]) for e in events if e["event"] in ("start", "ready")]
+
+
+def test_servers_start_one_after_the_other(agent: Agent) -> None:
+    _, events = agent.run(servers(0.3, 0.0, gap_s=None))
+    assert end_of(events)["status"] == "complete"
+    order = ["server-0", "server-1", "engine"]
+    assert starts_of(events) == [(e, name) for name in order for e in ("start", "ready")]
+
+
+def test_servers_may_get_ready_side_by_side(agent: Agent) -> None:
+    _, events = agent.run(servers(1.0, 0.0, gap_s=0.1))
+    assert end_of(events)["status"] == "complete"
+    told = starts_of(events)
+    assert told[:2] == [("start", "server-0"), ("start", "server-1")]
+    assert set(told[2:4]) == {("ready", "server-0"), ("ready", "server-1")}
+    assert told[4:] == [("start", "engine"), ("ready", "engine")]
+
+
+def test_a_server_that_fails_beside_another_is_named(agent: Agent) -> None:
+    plan = servers(-1.0, 0.0, gap_s=0.1)
+    _, events = agent.run(plan)
+    assert end_of(events)["status"] == "failed"
+    assert "server-0 ended with status 1" in end_of(events)["reason"]
+    assert "no weights here" in end_of(events)["reason"]
+    assert agent.left(plan) == []
+
+
+def test_what_a_search_path_holds_already_stays(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = make_plan("good")
+    env = {"COLOUR": "own{also:SOME_PATH}"}
+    plan = replace(plan, processes=[replace(plan.processes[0], env=env)])
+    monkeypatch.setenv("SOME_PATH", "/a:/b")
+    agent.run(plan)
+    assert (agent.folder / "engine.log").read_text().startswith("engine is up own:/a:/b\n")
+    monkeypatch.delenv("SOME_PATH")
+    agent.run(replace(plan, launch="launch-2"))
+    log = agent.work / "launches" / "launch-2" / "engine.log"
+    assert log.read_text().startswith("engine is up own\n")
 
 
 def test_a_program_that_is_not_there_is_named(agent: Agent) -> None:

@@ -53,6 +53,16 @@ def test_the_arms_of_a_prompt_length_run_next_to_each_other_block_by_block() -> 
     assert all(a.prompt_tokens == b.prompt_tokens and a.block == b.block for a, b in pairs)
 
 
+@pytest.mark.parametrize("cells_per_launch", ["one", "all"])
+def test_an_arm_may_be_measured_at_some_lengths_only(cells_per_launch: str) -> None:
+    engine = Engine(cells_per_launch=cells_per_launch)
+    whole = make_design(make_study(engine=engine))
+    design = make_design(make_study(engine=engine, prompt_tokens_of={"tcp": [8192]}))
+    assert all(launch.cells for launch in design.launches)
+    left_out = {c.id for c in whole.cells if c.arm == "tcp" and c.prompt_tokens != 8192}
+    assert [c.id for c in design.cells] == [c.id for c in whole.cells if c.id not in left_out]
+
+
 def test_prompt_lengths_are_shuffled_by_the_seed_alone() -> None:
     lengths = [c.prompt_tokens for c in make_design(make_study(seed=1)).cells]
     assert lengths == [c.prompt_tokens for c in make_design(make_study(seed=1)).cells]

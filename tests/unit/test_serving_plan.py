@@ -118,6 +118,28 @@ def test_block_size_is_the_workloads_and_held_against_what_the_engine_says() -> 
     assert ("block_size", "16") in {(x.label, x.value) for x in plan.claim.serving.labels}
 
 
+def test_decode_may_start_before_prefill_is_ready() -> None:
+    asked = ("study=cpu_serving", "engine.serving.decode_after_s=3")
+    for engine in ("dynamo", "vllm"):
+        plan = plans(*asked, f"engine={engine}")["tcp"]
+        gaps = {p.name: p.next_after_s for p in plan.processes}
+        assert gaps.pop("prefill-0") == 3.0
+        assert set(gaps.values()) == {None}
+
+
+def test_a_plug_in_travels_with_the_plan_unless_it_is_not_wanted() -> None:
+    found = plans("study=cpu_serving")
+    plugin = [f.path for f in found["tcp"].files if f.path.startswith("plugin/")]
+    assert "plugin/kvroad_cache_check.py" in plugin
+    for name in ("prefill-0", "decode-0"):
+        path = process(found["tcp"], name).env["PYTHONPATH"]
+        assert path == "{folder}/plugin{also:PYTHONPATH}"
+    without = [found["none"], plans("study=cpu_serving", "engine.serving.check_cache=false")["tcp"]]
+    for plan in without:
+        assert not [f.path for f in plan.files if f.path.startswith("plugin/")]
+        assert "PYTHONPATH" not in process(plan, "decode-0").env
+
+
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
@@ -125,6 +147,7 @@ def test_block_size_is_the_workloads_and_held_against_what_the_engine_says() -> 
         (["engine.serving.extra_args=[--block-size]"], "--block-size is set by the plan"),
         (["engine.serving.extra_config={num_threads: 1}"], "num_threads is set by the plan"),
         (["engine.serving.vllm_version=new"], "is no version"),
+        (["engine.serving.decode_after_s=-1"], "decode_after_s: -1.0 is not allowed"),
         (["engine.serving.failed_share_at_most=2"], "is not a share"),
         (["engine.serving.outputtokens=2"], "did you mean 'output_tokens'?"),
         (["engine=nixl", "engine.serving=null"], "it needs engine=dynamo or engine=vllm"),

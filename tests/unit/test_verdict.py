@@ -244,6 +244,25 @@ def test_default_study_has_its_nine_rows_in_order(tmp_path: Path) -> None:
     assert ": slower at every prompt length." in text
 
 
+def test_only_lengths_of_both_arms_are_compared(tmp_path: Path) -> None:
+    cells = [
+        c
+        for c in planned(["shm", "tcp"], [4096, 8192], 4)
+        if c.arm == "shm" or c.prompt_tokens == 4096
+    ]
+    for position, cell in enumerate(cells):
+        write_cell(tmp_path, cell, pull_rows(cell, times, 3), order=position)
+    path = write_design(tmp_path / "design.json", cells)
+    tables.build(path, tmp_path, tmp_path)
+    stats.build(tmp_path / "cells.parquet", path, tmp_path)
+    out = tmp_path / "out"
+    verdict.build(tmp_path / "contrasts.parquet", tmp_path / "cells.parquet", path, out)
+    frame = pd.read_csv(out / "verdict.csv")
+    assert set(frame["prompt_tokens"]) == {4096}
+    line = next(x for x in (out / "verdict.md").read_text().splitlines() if x.startswith("| tcp"))
+    assert line.endswith("| not planned |")
+
+
 def test_json_is_plain_and_versioned(tmp_path: Path) -> None:
     out = build(tmp_path, ["shm", "tcp"], set(), overrides=["workload.pulls=3"])
 

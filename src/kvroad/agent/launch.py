@@ -30,6 +30,7 @@ __all__ = ["Launch", "StepFailed", "Stopped"]
 _LAST_LINES = 8
 _ASK_EVERY_S = 0.5
 _PORT = re.compile(r"\{port:([\w-]+)\}")
+_ALSO = re.compile(r"\{also:(\w+)\}")
 # Between TERM and KILL for what a process left behind that has ended by itself.
 _STRAGGLER_S = 3.0
 
@@ -127,10 +128,28 @@ class Launch:
         self.ledger.write()
 
     def start(self) -> None:
-        """Start the processes one after the other, each when the one before is ready."""
+        """Start the processes one after the other, each when the one before is ready.
+
+        Or so many seconds after it, where the plan says so: then both get ready side by side.
+        """
+        early: list[tuple[Process, str]] = []
         for spec in self.plan.processes:
-            self._start(spec)
+            url = self._start(spec)
+            if spec.next_after_s is not None:
+                early.append((spec, url))
+                self._pause(spec, spec.next_after_s)
+                continue
+            for waiting in (*early, (spec, url)):
+                self._await_ready(*waiting)
+            early.clear()
             self.ledger.note(os.getpid())
+        for waiting in early:
+            self._await_ready(*waiting)
+
+    def _pause(self, spec: Process, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            self.watch(f"start {spec.name}")
 
     def end(self, *, is_clean: bool) -> list[int]:
         """End every process; return the pids that could not be ended.
@@ -152,7 +171,8 @@ class Launch:
             self.ledger.path.unlink(missing_ok=True)
         return [s.pid for s in survivors]
 
-    def _start(self, spec: Process) -> None:
+    def _start(self, spec: Process) -> str:
+        """Start a process; return the address that will tell of its readiness, if there is one."""
         url = self._fill(spec.ready_url, -1) if spec.ready_url else ""
         if url and is_taken(url):
             raise StepFailed(
@@ -189,6 +209,10 @@ class Launch:
         self._selector.register(read_fd, selectors.EVENT_READ, running)
         self._running[spec.name] = running
         self.events.send("start", process=spec.name, pid=popen.pid)
+        return url
+
+    def _await_ready(self, spec: Process, url: str) -> None:
+        running = self._running[spec.name]
         if url:
             self._await_url(spec, url)
             running.is_ready = True
@@ -224,6 +248,7 @@ class Launch:
         """Replace the placeholders of a plan; any other braces stay as they are."""
         word = word.replace("{python}", sys.executable).replace("{folder}", str(self.folder))
         word = word.replace("{home}", os.path.expanduser("~"))  # noqa: PTH111 (str.replace)
+        word = _ALSO.sub(lambda found: _also(found[1]), word)
         word = word.replace("{events}", str(events_fd)).replace("{bind}", self.plan.bind_address)
         return _PORT.sub(lambda found: str(self.ports.get(found[1], 0)), word)
 
@@ -379,6 +404,12 @@ class Launch:
             if self.lease.stop_reason() is not None:
                 return
             time.sleep(0.02)
+
+
+def _also(name: str) -> str:
+    """Return what follows in a search path that the agent's environment has already."""
+    value = os.environ.get(name)
+    return f"{os.pathsep}{value}" if value else ""
 
 
 def _last_lines(path: Path) -> str:

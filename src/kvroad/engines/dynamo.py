@@ -80,4 +80,5 @@ def _worker(site: Site, engine: str) -> Process:
         ready_url=f"{_system(engine)}/health",
         ready_timeout_s=site.engine.start_timeout_s,
         side=None if site.is_alone else _MODES[engine],
+        next_after_s=site.options.decode_after_s if engine == PREFILL else None,
     )

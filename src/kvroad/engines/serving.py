@@ -38,6 +38,14 @@ __all__ = [
 ]
 
 _DRIVER = Path(__file__).parent / "driver"
+_PLUGIN = Path(__file__).parent / "plugin" / "kvroad_cache_check.py"
+# What makes a folder on Python's path a distribution whose entry points are found.
+_DISTRIBUTION = {
+    "METADATA": "Metadata-Version: 2.1\nName: kvroad-cache-check\nVersion: 1\n",
+    "entry_points.txt": (
+        "[vllm.general_plugins]\nkvroad_cache_check = kvroad_cache_check:register\n"
+    ),
+}
 DECODE, PREFILL, FRONTEND = "decode-0", "prefill-0", "frontend"
 _DRIVER_NAME = "driver"
 # Requests that only warm up need no long answer.
@@ -151,6 +159,9 @@ def engine_environment(site: Site, engine: str, own: dict[str, str]) -> dict[str
     if not site.is_alone:
         environment["VLLM_NIXL_SIDE_CHANNEL_HOST"] = "{bind}"
         environment["VLLM_NIXL_SIDE_CHANNEL_PORT"] = "{port:" + engine + "-side}"
+        if options.check_cache:
+            environment["PYTHONPATH"] = "{folder}/plugin{also:PYTHONPATH}"
+            environment["KVROAD_CACHE_CHECK"] = "{folder}/cache_check"
     if options.cross_layer_blocks:
         # The V2 model runner ignores the option without a word.
         environment["VLLM_USE_V2_MODEL_RUNNER"] = "0"
@@ -193,12 +204,27 @@ def serving_plan(
         files=[
             *(File(f"driver/{p.name}", p.read_text()) for p in sorted(_DRIVER.glob("*.py"))),
             File("driver.json", json.dumps(_config(site), indent=1)),
+            *_plugin(site),
         ],
         ports=dict.fromkeys([*ports, *sides], 0),
         bind_address=site.host.bind_address,
         stop_timeout_s=site.engine.stop_timeout_s,
         facts_from=_DRIVER_NAME,
     )
+
+
+def _checks_cache(site: Site) -> bool:
+    return site.options.check_cache and not site.is_alone
+
+
+def _plugin(site: Site) -> list[File]:
+    if not _checks_cache(site):
+        return []
+    folder = "plugin/kvroad_cache_check-1.dist-info"
+    return [
+        File(f"plugin/{_PLUGIN.name}", _PLUGIN.read_text()),
+        *(File(f"{folder}/{name}", text) for name, text in _DISTRIBUTION.items()),
+    ]
 
 
 def _driver(site: Site, metrics: Callable[[str], str]) -> Process:
@@ -226,6 +252,7 @@ def _config(site: Site) -> dict[str, Any]:
         "probe_tokens": options.probe_tokens,
         "engine_ranks": site.engine.tensor_parallel_size,
         "log_interval_s": options.log_interval_s,
+        "checks_cache": _checks_cache(site),
         # The agent waits longer: what is told here names the step.
         "start_timeout_s": site.engine.start_timeout_s / 3,
     }
@@ -334,6 +361,8 @@ def programs(words):
     python, aiperf, model = (w.replace("{home}", home) for w in words)
     found = {"error": None}
     for name, word in (("host.serving.python", python), ("host.serving.aiperf", aiperf)):
+        if not word:
+            continue
         path = None if word == "{python}" else shutil.which(word)
         if word != "{python}" and path is None:
             found["error"] = f"{name}: no program {word}"
@@ -349,5 +378,7 @@ def programs(words):
 def probe_script(study: Study) -> str:
     """Return a script that prints whether a host has what serving needs, or the ``error``."""
     site = study.host.serving
-    words = [site.python or "{python}", site.aiperf, site.model or study.model.repository or ""]
+    options = study.engine.serving
+    aiperf = site.aiperf if options is None or options.tool == "aiperf" else ""
+    words = [site.python or "{python}", aiperf, site.model or study.model.repository or ""]
     return f"{_PROBE}\nprint(json.dumps(programs({words!r})))\n"

@@ -44,6 +44,7 @@ def _server(site: Site, engine: str) -> Process:
         ready_url=f"{_address(engine)}/health",
         ready_timeout_s=site.engine.start_timeout_s,
         side=None if site.is_alone else _SIDES[engine],
+        next_after_s=site.options.decode_after_s if engine == PREFILL else None,
     )
 
 

@@ -73,7 +73,7 @@ CONTRAST_COLUMNS = [
 
 
 def contrasts_frame(cells: pd.DataFrame, design: Design) -> pd.DataFrame:
-    """Return one row per contrast, metric and prompt length, in the design's order.
+    """Return one row per contrast, metric and prompt length of both arms, in the design's order.
 
     ``ratio`` is arm over baseline from paired log ratios, variance pooled over prompt lengths
     (that of a block's prompts is taken as independent; where their spreads are uneven, see
@@ -87,7 +87,8 @@ def contrasts_frame(cells: pd.DataFrame, design: Design) -> pd.DataFrame:
     """
     rows = []
     for names in design.contrasts:
-        samples = {p: find_sample(cells, design, names, p) for p in design.prompt_tokens}
+        lengths = design.shared_prompt_tokens(names)
+        samples = {p: find_sample(cells, design, names, p) for p in lengths}
         for metric in metrics_of(cells):
             if metric.needs_transfer and _has_none(names, design):
                 continue

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -108,6 +108,12 @@ class Design:
     def prompt_tokens(self) -> list[int]:
         """Prompt lengths, ascending."""
         return sorted({cell.prompt_tokens for cell in self.cells})
+
+    def shared_prompt_tokens(self, arms: Iterable[str]) -> list[int]:
+        """Return the prompt lengths that every one of the arms is planned at, ascending."""
+        planned = {(cell.arm, cell.prompt_tokens) for cell in self.cells}
+        arms = list(arms)
+        return [t for t in self.prompt_tokens if all((arm, t) in planned for arm in arms)]
 
 
 def read_design(path: Path) -> Design:

@@ -73,7 +73,9 @@ def _block(rows: pd.DataFrame, cells: pd.DataFrame, metric: Metric, design: Desi
         is_main = baseline == design.baseline
         for arm, group in own.groupby("arm", sort=False):
             label = str(arm) if is_main else f"{arm} (against {baseline})"
-            lines.append(Line(label, tuple(contrast_entry(r) for r in records(group))))
+            entries = {r["prompt_tokens"]: contrast_entry(r) for r in records(group)}
+            shown = (entries.get(t, Entry("not planned")) for t in design.prompt_tokens)
+            lines.append(Line(label, tuple(shown)))
     return Block(metric, tuple(design.prompt_tokens), (*lines, *_quoted_lines(metric, design)))
 
 

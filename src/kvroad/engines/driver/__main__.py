@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from . import proxy
+from .cache import check_cache
 from .client import Failed, ask, get, random_prompt, send_all
 from .load import Phase, Tool, run_tool
 from .metrics import BYTES, TRANSFERS, Engines, total
@@ -38,6 +40,7 @@ class Driver:
             arguments.tokenizer,
             arguments.frontend,
         )
+        self.cache_check = "not checked"
         self._events = os.fdopen(arguments.events, "w", buffering=1)
 
     def send(self, event: str, **fields: Any) -> None:
@@ -67,6 +70,8 @@ class Driver:
         moved = total(after, TRANSFERS) - total(before, TRANSFERS)
         if moved <= 0:
             raise Failed(f"probe request: {_why_no_transfer(before, after)}")
+        if self.config["checks_cache"]:
+            self.cache_check = check_cache(Path("cache_check"), self.config["engine_ranks"])
 
     def _await_model(self) -> None:
         deadline = time.monotonic() + self.config["start_timeout_s"]
@@ -115,7 +120,7 @@ class Driver:
         return answer
 
     def _load(self, request: dict[str, Any], phase: Phase, folder: Path) -> dict[str, Any]:
-        if not request["is_own"]:
+        if not request["is_own"] and self.tool.name != "kvroad":
             return run_tool(self.tool, phase, folder)
         seeds = [f"{phase.seed}/{phase.prompt_tokens}/{i}" for i in range(phase.requests)]
         prompts = [random_prompt(seed, phase.prompt_tokens) for seed in seeds]
@@ -130,7 +135,8 @@ class Driver:
         with open(folder / "requests.jsonl", "w", encoding="utf-8") as rows:
             for number, answer in enumerate(answers):
                 rows.write(json.dumps(answer.as_row(number)) + "\n")
-        return {"tool": "kvroad", "returncode": 0}
+        digest = hashlib.sha256(json.dumps(prompts).encode()).hexdigest()
+        return {"tool": "kvroad", "returncode": 0, "prompts_sha256": digest}
 
 
 def _why_no_transfer(before: str, after: str) -> str:
@@ -155,7 +161,7 @@ def drive(arguments: argparse.Namespace) -> int:
     driver = Driver(config, arguments)
     try:
         driver.check()
-        driver.send("ready", **_versions(arguments))
+        driver.send("ready", cache_check=driver.cache_check, **_versions(arguments))
         for line in sys.stdin:
             if line.strip() == "quit":
                 break

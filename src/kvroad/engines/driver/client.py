@@ -157,7 +157,8 @@ def _take(answer: Answer, event: dict[str, Any]) -> None:
     now = time.monotonic()
     if event.get("error"):
         raise Failed(f"the server says: {event['error']}")
-    if any(choice.get("text") for choice in event.get("choices") or []):
+    # A token may have no text yet: half a character, or a special one.
+    if event.get("choices"):
         answer.first_token = answer.first_token or now
         answer.chunks.append(now)
     usage = event.get("usage") or {}

@@ -1,0 +1,1 @@
+"""What is laid into the engines' own processes; it imports nothing of kvroad."""
