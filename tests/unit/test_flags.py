@@ -15,7 +15,7 @@ from synthetic import design_data, frames, planned
 from kvroad.stats import contrasts_frame, launch_summary
 from kvroad.stats.drift import fit_drift
 from kvroad.stats.outliers import outlier_limit, robust_z
-from kvroad.tables import Design, common_grid, grid_of, parse_design
+from kvroad.tables import METRICS, Design, common_grid, grid_of, parse_design
 from kvroad.verdict import flag_notes, verdict_frame
 
 PROMPTS = (4096, 8192, 16384)
@@ -143,13 +143,17 @@ class TestClock:
         assert math.isnan(common_grid([5.0, math.nan]))
         assert math.isnan(common_grid([]))
 
-    @pytest.mark.parametrize("step", [5.0, 20.0, 50.0])
-    def test_intervals_cover_the_truth_that_rounding_hides(self, step: float) -> None:
+    @pytest.mark.parametrize(
+        ("step", "n"),
+        [(5.0, 15), (50.0, 15)]
+        + [pytest.param(step, 60, marks=pytest.mark.slow) for step in (5.0, 20.0, 50.0)],
+    )
+    def test_intervals_cover_the_truth_that_rounding_hides(self, step: float, n: int) -> None:
         """Launches of 0.1 % spread round to one value: the plain interval has no width."""
         covered, plain = 0, 0
-        n = 60
         for seed in range(n):
             cells, design = frames(noisy(ratio=1.07, sd=0.001, seed=seed, ms=301.7 + seed))
+            cells = cells.drop(columns=[m.name for m in METRICS if m.name != "pull_ms"])
             cells["pull_ms"] = np.rint(cells["pull_ms"] / step) * step
             rows = rows_of(cells, design)
             plain += int(rows["ratio_low"].le(1.07).mul(rows["ratio_high"].ge(1.07)).sum())
