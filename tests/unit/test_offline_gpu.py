@@ -104,6 +104,7 @@ def test_parts_become_an_environment(
     manifest = make_pack(packing, tmp_path / "pack", wheels)
     assert len(manifest["parts"]) > 1
     assert {part["bytes"] for part in manifest["parts"][:-1]} == {4096}
+    assert make_pack(packing, tmp_path / "again", wheels) == manifest
     target = tmp_path / "it's here"
     unpacking.unpack(tmp_path / "pack", target, only_files=True)
     site = target / "lib" / "python3.12" / "site-packages"
