@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import importlib.metadata
+import importlib.util
 import io
 import json
 import os
@@ -81,6 +82,8 @@ def unpack(folder: Path, target: Path, only_files: bool = False) -> None:
     manifest = read_manifest(folder)
     if not only_files:
         _check_host(manifest)
+    if importlib.util.find_spec("_lzma") is None:
+        sys.exit(f"error: {sys.executable} was built without lzma, which the wheels need")
     check_parts(folder, manifest)
     if target.exists() and not (target / "unpacked.json").exists() and any(target.iterdir()):
         sys.exit(f"error: {target} is not empty, and not of this script: name another folder")
