@@ -98,7 +98,7 @@ def test_without_dynamo_a_proxy_joins_the_same_engines() -> None:
 
 
 def test_cross_layer_blocks_choose_the_runner_that_heeds_them_and_must_be_seen() -> None:
-    found = plans("study=h200_serving")
+    found = plans("study=h200_serving", "host.serving.model=/model")
     crossed, plain = found["nvlink+cross_layer"], found["nvlink"]
     decode = process(crossed, "decode-0")
     assert decode.env["VLLM_USE_V2_MODEL_RUNNER"] == "0"
@@ -112,7 +112,7 @@ def test_cross_layer_blocks_choose_the_runner_that_heeds_them_and_must_be_seen()
 
 
 def test_block_size_is_the_workloads_and_held_against_what_the_engine_says() -> None:
-    plan = plans("study=h200_serving")["nvlink+b16"]
+    plan = plans("study=h200_serving", "host.serving.model=/model")["nvlink+b16"]
     assert option(process(plan, "decode-0"), "--block-size") == "16"
     assert plan.claim.serving is not None
     assert ("block_size", "16") in {(x.label, x.value) for x in plan.claim.serving.labels}
