@@ -220,14 +220,14 @@ def kv_log(evidence: Evidence) -> Witness:
     count = cumulated("vllm:nixl_xfer_time_seconds_count")
     seconds = cumulated("vllm:nixl_xfer_time_seconds_sum")
     n_bytes = cumulated("vllm:nixl_bytes_transferred_sum")
-    told = f"lines tell {lines.count} of {count:.0f} transfers"
-    if lines.count < count:
+    told = f"lines tell {lines.transfers} of {count:.0f} transfers"
+    if lines.transfers < count:
         return Witness(name, UNAVAILABLE, expected, f"{told}: some are missing", where, quote)
     is_equal = (
-        lines.count == count
-        and abs(lines.xfer_s - seconds) <= lines.xfer_slack_s + 1e-6
+        lines.transfers == count
+        and abs(lines.xfer_ms / 1e3 - seconds) <= lines.xfer_slack_ms / 1e3 + 1e-6
         and abs(lines.n_bytes - n_bytes) <= lines.bytes_slack + 1
     )
-    seen = f"{told}, {lines.n_bytes:.0f} of {n_bytes:.0f} bytes, {lines.xfer_s:.6f} of "
+    seen = f"{told}, {lines.n_bytes:.0f} of {n_bytes:.0f} bytes, {lines.xfer_ms / 1e3:.6f} of "
     seen += f"{seconds:.6f} s"
     return Witness(name, AGREES if is_equal else CONTRADICTS, expected, seen, where, quote)

@@ -7,11 +7,11 @@ import pytest
 
 from kvroad.byte_witnesses import byte_counter
 from kvroad.evidence.counters import early_check
+from kvroad.evidence.kv_transfer import MIB
 from kvroad.evidence.requests import parse_aiperf, parse_own, parse_vllm_bench
 from kvroad.evidence.serving import served_phase
 from kvroad.evidence.ucx import parse_lines
 from kvroad.evidence.vllm import (
-    MIB,
     parse_kv_lines,
     parse_prometheus,
     totals_of,
@@ -53,20 +53,22 @@ def test_metrics_of_every_version_give_the_same_quantities(name: str) -> None:
 def test_the_log_lines_tell_the_same_transfers_as_the_metrics(name: str) -> None:
     told = totals_of(parse_kv_lines(lines_of(f"serving/{name}_decode.log"), "decode.log"))
     count, seconds, n_bytes, descriptors = COUNTED[name]
-    assert told.count == count
-    assert abs(told.xfer_s - seconds) <= told.xfer_slack_s
+    assert told.transfers == count
+    assert abs(told.xfer_ms / 1e3 - seconds) <= told.xfer_slack_ms / 1e3
     assert abs(told.n_bytes - n_bytes) <= told.bytes_slack
     assert told.descriptors == pytest.approx(descriptors, rel=1e-3)
 
 
 def test_a_line_is_converted_from_mebibytes_and_its_rate_is_that_of_one_transfer() -> None:
-    line = parse_kv_lines(lines_of("serving/vllm023_tcp_decode.log"), "decode.log")[-1]
-    assert line.bytes_per_transfer == 2048 * MIB
-    assert line.bytes_per_s == pytest.approx(line.bytes_per_transfer / line.xfer_s, rel=1e-3)
+    told = parse_kv_lines(lines_of("serving/vllm023_tcp_decode.log"), "decode.log")[-1].told
+    assert told.transfer_bytes == 2048 * MIB
+    assert told.xfer_ms is not None
+    rate = 1e3 * told.transfer_bytes / told.xfer_ms
+    assert told.bytes_per_s == pytest.approx(rate, rel=1e-3)
     # vLLM 0.23 prints neither; 0.31 does.
-    assert (line.failed, line.expired) == (None, None)
+    assert (told.failed, told.expired) == (None, None)
     newer = parse_kv_lines(lines_of("serving/dynamo161_shm_decode.log"), "decode.log")[0]
-    assert (newer.failed, newer.expired) == (0, 0)
+    assert (newer.told.failed, newer.told.expired) == (0, 0)
     assert lines_of("serving/dynamo161_shm_decode.log")[newer.line - 1] == newer.text
 
 
@@ -76,7 +78,7 @@ def test_colours_and_prefixes_do_not_hide_a_line() -> None:
     coloured = line.replace("KV Transfer", "\x1b[2mKV Transfer").replace(
         "=0, Num", "=0\x1b[0m, Num"
     )
-    assert parse_kv_lines([coloured], "f")[0].count == 1
+    assert parse_kv_lines([coloured], "f") == parse_kv_lines([line], "f")
     assert parse_kv_lines([line[: line.index("Avg MB")]], "f") == ()
 
 
