@@ -6,7 +6,6 @@ A log is read line by line and only what differs is kept, so that its length doe
 from __future__ import annotations
 
 import gzip
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path

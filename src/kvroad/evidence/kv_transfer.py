@@ -2,8 +2,9 @@
 
 As vLLM 0.23 to 0.31 print them (``kv_connector/v1/metrics.py`` and the NIXL connector's
 ``stats.py``): ``KV Transfer metrics: `` and then ``name=value`` joined by commas, all ranks pooled
-since the line before. An observation is one rank's transfer from one remote rank; "MB" is 2^20 bytes; the throughput is all bytes over
-the sum of all durations, so the mean rate of a transfer and never that of the deployment.
+since the line before. An observation is one rank's transfer from one remote rank; "MB" is 2^20
+bytes; the throughput is all bytes over the sum of all durations, so the mean rate of a transfer
+and never that of the deployment.
 """
 
 from __future__ import annotations
