@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kvroad.evidence.serving import ServedPhase
+from kvroad.evidence.serving import DIFFERENT, EQUAL, ServedPhase, cache_check_of
 from kvroad.evidence.vllm import Transfers, totals_of
 from kvroad.plan import Serving
 from kvroad.raw_folder import Evidence
@@ -18,7 +18,7 @@ from kvroad.witnesses import (
     road_tables,
 )
 
-__all__ = ["kv_log", "load", "options", "served_telemetry"]
+__all__ = ["cache_check", "kv_log", "load", "options", "served_telemetry"]
 
 # A tokenizer may put a token of its own before a prompt.
 _INPUT_SLACK = 0.01
@@ -200,6 +200,21 @@ def _thread_faults(evidence: Evidence, serving: Serving) -> Iterator[Finding]:
             if len(threads) > 1:
                 seen = f"engine.num_threads=0 did not take effect: {len(threads)} threads of"
                 yield Finding(CONTRADICTS, f"{seen} process {pid} post", file)
+
+
+def cache_check(evidence: Evidence) -> Witness:
+    """Tell whether the blocks that decode pulled for the probe equal those of prefill.
+
+    Engines do not tell by themselves, so that nothing is known without a check of theirs.
+    """
+    name, expected = "cache_check", "decode's blocks of the probe equal prefill's"
+    found = cache_check_of(evidence.events)
+    if found == EQUAL:
+        return Witness(name, AGREES, expected, "equal checksums", "events.jsonl")
+    if found == DIFFERENT:
+        seen = "decode's blocks of the probe differ from prefill's: it answers from a wrong cache"
+        return Witness(name, CONTRADICTS, expected, seen, "events.jsonl")
+    return Witness(name, UNAVAILABLE, expected, "not checked", "")
 
 
 def kv_log(evidence: Evidence) -> Witness:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +17,21 @@ from kvroad.evidence.requests import (
 )
 from kvroad.evidence.vllm import Metrics, Transfers, parse_prometheus, transfers_between
 
-__all__ = ["SERVED_FILES", "ServedPhase", "folder_of", "served_phase"]
+__all__ = [
+    "CACHE_CHECKS",
+    "DIFFERENT",
+    "EQUAL",
+    "NOT_CHECKED",
+    "SERVED_FILES",
+    "ServedPhase",
+    "cache_check_of",
+    "folder_of",
+    "served_phase",
+]
+
+EQUAL, DIFFERENT, NOT_CHECKED = "equal", "different", "not checked"
+CACHE_CHECKS = (EQUAL, DIFFERENT, NOT_CHECKED)
+"""What is known of the blocks that decode pulled for the probe, against those of prefill."""
 
 # The files of a phase that say something; all else in its folder is for a reader.
 SERVED_FILES = (
@@ -108,6 +122,15 @@ def served_phase(
     if "bench.json" in files and "duration_s" not in load:
         load = {**load, "duration_s": _object(files["bench.json"]).get("duration")}
     return ServedPhase(cell, phase, where, asked, load, transfers, end, _requests(files, where))
+
+
+def cache_check_of(events: Iterable[Mapping[str, Any]]) -> str:
+    """Return one of `CACHE_CHECKS`: the fact ``cache_check`` of the launch's ready events.
+
+    What is no known word is no check.
+    """
+    told = {str(e.get("cache_check")) for e in events if e.get("event") == "ready"}
+    return next((word for word in (DIFFERENT, EQUAL) if word in told), NOT_CHECKED)
 
 
 def _object(text: str) -> dict[str, Any]:

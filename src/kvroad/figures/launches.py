@@ -72,7 +72,8 @@ def _launch_data(tables: Tables) -> pd.DataFrame:
     frame = cells.merge(means, on=["arm", "prompt_tokens"], how="left")
     proven = frame["outcome"] == "proven"
     frame["relative"] = (frame["pull_ms"] / frame["value"]).where(proven)
-    ran = frame[frame["executed_order"].notna()]
+    # A proven cell of an engine that serves alone has no pull to draw.
+    ran = frame[frame["executed_order"].notna() & (frame["relative"].notna() | ~proven)]
     return ran.sort_values("executed_order").reindex(columns=_COLUMNS)
 
 

@@ -16,6 +16,7 @@ __all__ = [
     "Metric",
     "metric",
     "metrics_of",
+    "statistic_of",
 ]
 
 WARMUP = "warmup"
@@ -227,3 +228,15 @@ def metrics_of(columns: Container[str]) -> list[Metric]:
     if "n_requests" not in columns:
         return known
     return [replace(m, formula=m.served_formula) for m in known]
+
+
+def statistic_of(what: Metric, *, is_served: bool) -> str:
+    """Return what a launch's value of a metric is: median, mean, rate, or a difference of medians.
+
+    Serving engines tell sums and counts of their transfers, which give a mean and no median.
+    """
+    if what.is_difference:
+        return "difference of medians"
+    if what.name == _RATE.name:
+        return "rate"
+    return "mean" if is_served and what.needs_transfer else "median"
