@@ -238,6 +238,9 @@ def kv_log(evidence: Evidence) -> Witness:
     told = f"lines tell {lines.transfers} of {count:.0f} transfers"
     if lines.transfers < count:
         return Witness(name, UNAVAILABLE, expected, f"{told}: some are missing", where, quote)
+    if lines.transfers > count and _went_on(evidence):
+        seen = f"{told}: the launch broke off behind its last snapshot"
+        return Witness(name, UNAVAILABLE, expected, seen, where, quote)
     is_equal = (
         lines.transfers == count
         and abs(lines.xfer_ms / 1e3 - seconds) <= lines.xfer_slack_ms / 1e3 + 1e-6
@@ -246,3 +249,10 @@ def kv_log(evidence: Evidence) -> Witness:
     seen = f"{told}, {lines.n_bytes:.0f} of {n_bytes:.0f} bytes, {lines.xfer_ms / 1e3:.6f} of "
     seen += f"{seconds:.6f} s"
     return Witness(name, AGREES if is_equal else CONTRADICTS, expected, seen, where, quote)
+
+
+def _went_on(evidence: Evidence) -> bool:
+    """Return whether decode may have pulled what no snapshot holds: a phase was cut short."""
+    ends = [event.get("status") for event in evidence.events if event.get("event") == "end"]
+    is_cut = any(phase.decode is None for phase in evidence.served)
+    return is_cut or (bool(ends) and ends[-1] != "complete")
