@@ -262,6 +262,8 @@ def test_failed_requests_below_the_stated_share_are_left_out_and_counted(raw: Pa
         # A tokenizer may put a token of its own in front.
         rows(metric("usage_prompt_tokens", 2049), tuple(range(REQUESTS))),
         no_threads,
+        # Four posting threads were asked for, and each prints a table.
+        a_second_thread,
         add("vllm:nixl_num_descriptors_sum", 64),
     ],
 )
@@ -344,6 +346,21 @@ class TestLogLines:
         witness = kv_log(self.evidence("dynamo161_shm", change))
         assert witness.status == status
         assert witness.where.startswith("decode-0.log:")
+
+    def test_another_number_of_transfers_with_the_same_sums_contradicts(self) -> None:
+        def halved(log: str) -> str:
+            for old, new in (
+                (
+                    "transfers=1, Avg xfer time (ms)=805.512",
+                    "transfers=2, Avg xfer time (ms)=402.756",
+                ),
+                ("Avg MB per transfer=8.0", "Avg MB per transfer=4.0"),
+            ):
+                assert old in log
+                log = log.replace(old, new, 1)
+            return log
+
+        assert kv_log(self.evidence("dynamo161_shm", halved)).status == "contradicts"
 
     def test_lines_behind_the_last_snapshot_of_a_broken_launch_say_nothing(self) -> None:
         def more(log: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pandas as pd
@@ -111,6 +112,13 @@ def _range_text(row: dict[str, Any]) -> str:
     return f"{row['low_ms']:,.0f} to {row['high_ms']:,.0f} ms"
 
 
+def _ticks(low: float, high: float) -> list[float]:
+    """Return powers of ten between two values, with twice and five times them where few."""
+    steps = (1, 2, 5) if high < 1000 * low else (1,)
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    return [t for power in decades for step in steps if low <= (t := step * 10.0**power) <= high]
+
+
 def _draw_ttft(axes: Axes, data: pd.DataFrame) -> None:
     known = [*data["low_ms"], *data["high_ms"], *data["value_ms"]]
     positive = [v for v in known if pd.notna(v) and v > 0] or [1.0]
@@ -156,7 +164,8 @@ def _draw_ttft(axes: Axes, data: pd.DataFrame) -> None:
     axes.set_yticks(range(len(labels)), labels)
     axes.set_ylim(len(labels) - 0.4, -0.6)
     axes.set_xlim(0.9 * floor, 30 * most)
-    axes.set_xticks([t for t in axes.get_xticks() if floor <= t <= most])
+    axes.set_xticks(_ticks(floor, most))
+    axes.minorticks_off()
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"{value:g}")
     axes.grid(visible=False, axis="y")
     axes.set_xlabel("extra time to first token (ms, log scale)")
