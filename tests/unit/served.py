@@ -85,8 +85,8 @@ def write_served(
         {"name": name, "command": {"line": {"requests": len(load.requests)}}}
         for name, load in phases.items()
     ]
-    plan = {"claim": {"serving": {}}, "cells": [{"cell": cell.cell, "phases": asked}]}
-    plan["claim"]["serving"]["engine_ranks"] = 1  # type: ignore[index, call-overload]
+    serving = {"engine_ranks": 1}
+    plan = {"claim": {"serving": serving}, "cells": [{"cell": cell.cell, "phases": asked}]}
     (raw / "plan.json").write_text(json.dumps(plan))
     for name, load in phases.items():
         place = raw / "serving" / cell.cell / name

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -80,6 +81,59 @@ def test_colours_and_prefixes_do_not_hide_a_line() -> None:
     )
     assert parse_kv_lines([coloured], "f") == parse_kv_lines([line], "f")
     assert parse_kv_lines([line[: line.index("Avg MB")]], "f") == ()
+
+
+# All samples of engines and of UCX's protocol tables: what kind each is, and what it must give.
+# A log: UCX's version where it says one, processes that print tables of reads or writes to
+# another process, the road of 64 KiB. Metrics: transfers.
+SOFTWARE = "software emulation over tcp/lo"
+EXPECTED: dict[str, tuple[Any, ...]] = {
+    "serving/dynamo161_shm_decode.log": ((), 0, 1, "zero-copy over cma/memory", (8, 70)),
+    "serving/dynamo161_shm_decode.prom": (70, 587202560, 0),
+    "serving/dynamo161_shm_prefill.log": ((), 0, 0, "", (0, 0)),
+    "serving/dynamo161_tcp_decode.log": ((), 0, 1, SOFTWARE, (6, 70)),
+    "serving/dynamo161_tcp_decode.prom": (70, 587202560, 0),
+    "serving/dynamo161_tcp_prefill.log": ((), 0, 0, "", (0, 0)),
+    "serving/vllm023_nvlink_decode.log": (
+        *(("1.21.0",), 1, 4, "zero-copy over cuda_ipc/cuda", (3, 69)),
+    ),
+    "serving/vllm023_nvlink_decode.prom": (69, 71068286976, 0),
+    "serving/vllm023_nvlink_prefill.log": (("1.21.0",), 1, 0, "", (0, 0)),
+    "serving/vllm023_tcp_decode.log": (("1.21.0",), 1, 4, SOFTWARE, (11, 39)),
+    "serving/vllm023_tcp_decode.prom": (39, 39325794304, 0),
+    "ucx/ucx121_nixl131_cma_protoinfo_y.log": (
+        *(("1.21.0",), 1, 1, "zero-copy over cma/memory", (0, 0)),
+    ),
+    "ucx/ucx121_nixl131_tcp_protoinfo_used.log": (("1.21.0",), 1, 1, SOFTWARE, (0, 0)),
+    "ucx/ucx123_nixl151_cma_protoinfo_y.log": (
+        *(("1.23.0",), 1, 1, "zero-copy over cma/memory", (0, 0)),
+    ),
+    "ucx/ucx123_nixl151_tcp_protoinfo_used.log": (("1.23.0",), 1, 1, SOFTWARE, (0, 0)),
+}
+
+
+def test_there_is_an_expectation_for_every_sample() -> None:
+    found = [p for p in (SAMPLES / "serving").iterdir() if p.is_file()]
+    found += [p for p in (SAMPLES / "ucx").iterdir() if "protoinfo" in p.name]
+    assert {p.relative_to(SAMPLES).as_posix() for p in found} == set(EXPECTED)
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_parsers_are_right_on_every_sample(name: str) -> None:
+    if name.endswith(".prom"):
+        told = transfers_between(NONE, parse_prometheus(text_of(name)))
+        assert (told.count, told.n_bytes, told.failed) == EXPECTED[name]
+        return
+    versions, environments, tables, road, lines = EXPECTED[name]
+    log = parse_lines(lines_of(name), name)
+    moves = [t for t in log.tables if t.operation in ("read", "write") and t.scope != "self"]
+    moves = [t for t in moves if "(multi)" in t.api]
+    assert tuple(sorted({v.version for v in log.versions})) == versions
+    assert len({line.pid for line in log.environments}) == environments
+    assert len(moves) == tables
+    assert {str(t.row_for(65536)) for t in moves} == ({road} if road else set())
+    kv = parse_kv_lines(lines_of(name), name)
+    assert (len(kv), totals_of(kv).transfers) == lines
 
 
 @pytest.mark.parametrize(

@@ -160,7 +160,9 @@ def _draw_ttft(axes: Axes, data: pd.DataFrame) -> None:
             color=INK,
         )
         tokens = row["prompt_tokens"]
-        labels.append(row["road"] + (f", {tokens_text(int(tokens))}" if pd.notna(tokens) else ""))
+        labels.append(
+            row["road"] + (f", {tokens_text(int(tokens))} tokens" if pd.notna(tokens) else "")
+        )
     axes.set_yticks(range(len(labels)), labels)
     axes.set_ylim(len(labels) - 0.4, -0.6)
     axes.set_xlim(0.9 * floor, 30 * most)

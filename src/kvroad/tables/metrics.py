@@ -25,6 +25,7 @@ IN_FLIGHT = "in_flight"
 
 _NO_TIME = "rows without a time above zero, and rows whose post exceeds the transfer"
 _NO_REQUEST = "requests that failed"
+_NO_TRANSFER = "nothing, since a failed transfer refuses the whole cell"
 
 
 @dataclass(frozen=True)
@@ -227,7 +228,14 @@ def metrics_of(columns: Container[str]) -> list[Metric]:
     known = [m for m in METRICS if m.name in columns]
     if "n_requests" not in columns:
         return known
-    return [replace(m, formula=m.served_formula) for m in known]
+    return [
+        replace(
+            m,
+            formula=m.served_formula,
+            refusals=_NO_TRANSFER if m.needs_transfer else m.refusals,
+        )
+        for m in known
+    ]
 
 
 def statistic_of(what: Metric, *, is_served: bool) -> str:
