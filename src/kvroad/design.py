@@ -314,10 +314,19 @@ def _arm_facts(study: Study, arm: Arm) -> dict[str, Any]:
 
 
 def contrast_pairs(study: Study) -> list[list[str]]:
-    """Return the pairs (arm, reference) to compare: by default every arm with the baseline."""
+    """Return the pairs (arm, reference) to compare: by default every arm with the baseline.
+
+    An engine that serves alone is what others are measured against, so that it is the
+    reference of every arm of its variant.
+    """
     if study.contrasts is not None:
         return study.contrasts
-    return [[arm, study.baseline] for arm in arm_labels(study) if arm != study.baseline]
+    variants = {arm_label(t, v): v for v in study.variants for t in study.transports}
+    alone = {arm_label(AGGREGATED, variant) for variant in study.variants}
+    pulling = [arm for arm in arm_labels(study) if arm not in alone]
+    pairs = [[arm, study.baseline] for arm in pulling if arm != study.baseline]
+    own = [[arm, arm_label(AGGREGATED, variants[arm])] for arm in pulling]
+    return pairs + [p for p in own if p[1] in arm_labels(study) and p not in pairs]
 
 
 def _arms(study: Study) -> list[Arm]:

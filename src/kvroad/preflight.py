@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,6 +26,13 @@ _MEMORY_SHARE = 0.9
 _DISK_BYTES = 500_000_000
 # What a process of the driver or a display holds on an idle GPU.
 _IDLE_MIB = 600
+
+
+class _Fault(NamedTuple):
+    """Why something cannot be had, and what would help; empty where nothing would."""
+
+    found: str
+    fix: str = ""
 
 
 @dataclass(frozen=True)
@@ -117,16 +124,43 @@ def findings_of(study: Study, design: Design, host: Host) -> list[Finding]:
 def _programs(study: Study, design: Design, facts: dict[str, Any], host: Host) -> list[Finding]:
     """Return what is there to be started: NIXL for a replay, else engines and load generator."""
     if study.engine.serving is not None:
-        found = host.probe(serving_script(study))
-        if found["error"] is not None:
-            needed = "docs/serving.md tells how to set them up"
-            return [Finding("serving engines", REFUSED, str(found["error"]), needed)]
-        told = ", ".join(str(v) for k, v in found.items() if k != "error")
-        return [Finding("serving engines", OK, told)]
+        return [_serving(host, study)]
     findings = [_nixl(facts, study)]
     if findings[0].status == OK:
         findings.append(_ucx(host))
     return [*findings, _memory(facts, study, design, host.host)]
+
+
+def _serving(host: Host, study: Study) -> Finding:
+    try:
+        found = host.probe(serving_script(study))
+    except HostLost as lost:
+        return Finding("serving engines", REFUSED, str(lost).removeprefix(f"{host.label}: "))
+    if fault := _serving_fault(found):
+        return Finding("serving engines", REFUSED, fault.found, fault.fix)
+    told = ", ".join(str(value) for name, value in found.items() if name.startswith("host."))
+    return Finding("serving engines", OK, told)
+
+
+# What helps where the program or the folder of a setting is not there.
+_SERVING_FIXES = {
+    "host.serving.python": (
+        "set it to the interpreter that has vLLM; docs/serving.md tells how to get one"
+    ),
+    "host.serving.aiperf": (
+        "set it to the program of aiperf's own environment, or take engine.serving.tool=vllm_bench"
+    ),
+    "host.serving.model": (
+        "set it to the folder of weights and tokenizer, or leave it null to take the model's "
+        "repository"
+    ),
+}
+
+
+def _serving_fault(found: Mapping[str, Any]) -> _Fault | None:
+    """Return what of serving engines is not on the host; None: nothing."""
+    name = found["missing"]
+    return None if name is None else _Fault(f"{name}: {found['error']}", _SERVING_FIXES[name])
 
 
 def _largest(study: Study, design: Design) -> Launch:
@@ -266,13 +300,6 @@ def _gpus_idle(facts: dict[str, Any], host: studies.Host) -> Finding:
         ]
     needed = "end them, or name other GPUs in host.gpus"
     return Finding("GPUs idle", REFUSED if busy else OK, "; ".join(busy) or "no process", needed)
-
-
-class _Fault(NamedTuple):
-    """Why a transport cannot be had, and what would help; empty where nothing would."""
-
-    found: str
-    fix: str = ""
 
 
 def _transport_fault(

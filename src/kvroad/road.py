@@ -13,7 +13,7 @@ from kvroad.evidence.redact import redact_text
 from kvroad.evidence.ucx_records import Complaint
 from kvroad.plan import Claim
 from kvroad.raw_folder import Evidence, read_raw
-from kvroad.serving_witnesses import kv_log, load, options, served_telemetry
+from kvroad.serving_witnesses import cache_check, kv_log, load, options, served_telemetry
 from kvroad.witnesses import (
     Witness,
     environment,
@@ -33,7 +33,7 @@ _MANDATORY = ("environment", "protocol_table", "telemetry")
 # What serving engines need besides; of one that serves alone, no road is claimed.
 _SERVING = ("load", "options")
 # Witnesses that tell of the engines and their load and nothing of the road.
-_NO_ROAD = (*_MANDATORY, *_SERVING, "kv_log")
+_NO_ROAD = (*_MANDATORY, *_SERVING, "kv_log", "cache_check")
 _ORDER = (
     "environment",
     "protocol_table",
@@ -41,6 +41,7 @@ _ORDER = (
     "load",
     "options",
     "kv_log",
+    "cache_check",
     "use_counts",
     "nic_bytes",
     "nic_packets",
@@ -118,7 +119,7 @@ def witnesses_of(evidence: Evidence) -> tuple[Witness, ...]:
             return engines
         counters = (witness for kind in KINDS for witness in byte_counter(kind, evidence))
         road = (environment(evidence), protocol_table(evidence))
-        return (*road, *counters, *engines, kv_log(evidence))
+        return (*road, *counters, *engines, kv_log(evidence), cache_check(evidence))
     return (
         environment(evidence),
         protocol_table(evidence),

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kvroad.evidence.serving import ServedPhase
+from kvroad.evidence.serving import (
+    DIFFERENT,
+    EQUAL,
+    NOT_CHECKED,
+    ServedPhase,
+    cache_check_of,
+    cache_facts,
+)
 from kvroad.evidence.vllm import Transfers, totals_of
 from kvroad.plan import Serving
 from kvroad.raw_folder import Evidence
@@ -18,7 +25,7 @@ from kvroad.witnesses import (
     road_tables,
 )
 
-__all__ = ["kv_log", "load", "options", "served_telemetry"]
+__all__ = ["cache_check", "kv_log", "load", "options", "served_telemetry"]
 
 # A tokenizer may put a token of its own before a prompt.
 _INPUT_SLACK = 0.01
@@ -202,6 +209,22 @@ def _thread_faults(evidence: Evidence, serving: Serving) -> Iterator[Finding]:
                 yield Finding(CONTRADICTS, f"{seen} process {pid} post", file)
 
 
+def cache_check(evidence: Evidence) -> Witness:
+    """Tell whether the blocks that decode pulled for the probe equal those of prefill.
+
+    A plug-in in both engines tells; where it could not, nothing is known.
+    """
+    name, expected = "cache_check", "decode's blocks of the probe equal prefill's"
+    found = cache_check_of(evidence.events)
+    told = "; ".join(cache_facts(evidence.events))
+    if found == EQUAL:
+        return Witness(name, AGREES, expected, told, "events.jsonl")
+    if found == DIFFERENT:
+        seen = "decode's blocks of the probe differ from prefill's: it answers from a wrong cache"
+        return Witness(name, CONTRADICTS, expected, seen, "events.jsonl")
+    return Witness(name, UNAVAILABLE, expected, told or NOT_CHECKED, "")
+
+
 def kv_log(evidence: Evidence) -> Witness:
     """Hold the log lines of decode against its metrics: two tellings of the same transfers.
 
@@ -220,14 +243,24 @@ def kv_log(evidence: Evidence) -> Witness:
     count = cumulated("vllm:nixl_xfer_time_seconds_count")
     seconds = cumulated("vllm:nixl_xfer_time_seconds_sum")
     n_bytes = cumulated("vllm:nixl_bytes_transferred_sum")
-    told = f"lines tell {lines.count} of {count:.0f} transfers"
-    if lines.count < count:
+    told = f"lines tell {lines.transfers} of {count:.0f} transfers"
+    if lines.transfers < count:
         return Witness(name, UNAVAILABLE, expected, f"{told}: some are missing", where, quote)
+    if lines.transfers > count and _went_on(evidence):
+        seen = f"{told}: the launch broke off behind its last snapshot"
+        return Witness(name, UNAVAILABLE, expected, seen, where, quote)
     is_equal = (
-        lines.count == count
-        and abs(lines.xfer_s - seconds) <= lines.xfer_slack_s + 1e-6
+        lines.transfers == count
+        and abs(lines.xfer_ms / 1e3 - seconds) <= lines.xfer_slack_ms / 1e3 + 1e-6
         and abs(lines.n_bytes - n_bytes) <= lines.bytes_slack + 1
     )
-    seen = f"{told}, {lines.n_bytes:.0f} of {n_bytes:.0f} bytes, {lines.xfer_s:.6f} of "
+    seen = f"{told}, {lines.n_bytes:.0f} of {n_bytes:.0f} bytes, {lines.xfer_ms / 1e3:.6f} of "
     seen += f"{seconds:.6f} s"
     return Witness(name, AGREES if is_equal else CONTRADICTS, expected, seen, where, quote)
+
+
+def _went_on(evidence: Evidence) -> bool:
+    """Return whether decode may have pulled what no snapshot holds: a phase was cut short."""
+    ends = [event.get("status") for event in evidence.events if event.get("event") == "end"]
+    is_cut = any(phase.decode is None for phase in evidence.served)
+    return is_cut or (bool(ends) and ends[-1] != "complete")

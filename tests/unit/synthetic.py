@@ -226,11 +226,11 @@ def write_cell(
 
 def write_manifest(raw: Path) -> None:
     entries = {
-        path.name: {
+        path.relative_to(raw).as_posix(): {
             "bytes": path.stat().st_size,
             "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
         }
-        for path in sorted(raw.iterdir())
-        if path.name != "manifest.json"
+        for path in sorted(raw.rglob("*"))
+        if path.is_file() and path.name != "manifest.json"
     }
     (raw / "manifest.json").write_text(json.dumps(entries))

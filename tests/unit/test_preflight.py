@@ -1,6 +1,10 @@
 """The preflight table from the facts of hosts that are not this one."""
 
+import json
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +15,7 @@ from kvroad.design import make_design
 from kvroad.errors import UserError
 from kvroad.hosts import Host, HostLost
 from kvroad.preflight import check_host
+from kvroad.serving import HostServing, ServingOptions
 from kvroad.study import Engine, HostSide, Transport
 from kvroad.study import Host as HostSpec
 
@@ -195,3 +200,84 @@ def test_fixed_ports_are_asked_about(tmp_path) -> None:
 
     check_host(study, make_design(study), Asked(SPEC, FACTS), tmp_path, lambda line: None)
     assert asked == [5600, 5601]
+
+
+class Serving:
+    """A host whose serving programs and model lie in a folder, for the real probe to find."""
+
+    def __init__(self, folder: Path) -> None:
+        self.programs = [folder / "engines" / "python", folder / "load" / "aiperf"]
+        self.model = folder / "model"
+        for path in (*self.programs, self.model / "config.json"):
+            path.parent.mkdir(parents=True)
+            path.write_text("#!/bin/sh\n")
+            path.chmod(0o755)
+        python, aiperf = map(str, self.programs)
+        self.spec = replace(SPEC, serving=HostServing(python, aiperf, str(self.model)))
+
+    def check(self, folder: Path, **options: Any) -> list[dict[str, Any]]:
+        class Probed(Elsewhere):
+            def probe(self, script: str) -> dict[str, Any]:
+                done = subprocess.run([sys.executable, "-c", script], capture_output=True)
+                found: dict[str, Any] = json.loads(done.stdout)
+                return found
+
+        engine = Engine(name="dynamo", serving=ServingOptions(**options))
+        study = make_study(host=self.spec, engine=engine, prompt_tokens=[256])
+        return check_host(
+            study, make_design(study), Probed(self.spec, FACTS), folder, lambda _: None
+        )
+
+
+def test_a_host_that_has_the_serving_programs_names_them(tmp_path) -> None:
+    serving = Serving(tmp_path)
+    rows = {row["check"]: row for row in serving.check(tmp_path / "out")}
+    assert rows["serving engines"]["status"] == "ok"
+    for path in (*serving.programs, serving.model):
+        assert str(path) in rows["serving engines"]["found"]
+    assert "NIXL" not in rows
+
+
+@pytest.mark.parametrize(
+    ("missing", "message"),
+    [
+        (
+            "engines/python",
+            r"host\.serving\.python: no program \S+/engines/python; set it to the interpreter",
+        ),
+        (
+            "load/aiperf",
+            r"host\.serving\.aiperf: no program \S+/load/aiperf; set it to the program of aiperf's",
+        ),
+        (
+            "model/config.json",
+            r"host\.serving\.model: no config\.json in \S+/model; set it to the folder of weights",
+        ),
+    ],
+)
+def test_a_missing_serving_program_is_one_line_with_what_where_and_its_fix(
+    tmp_path, missing: str, message: str
+) -> None:
+    serving = Serving(tmp_path)
+    (tmp_path / missing).unlink()
+    with pytest.raises(UserError, match=f"^host node: serving engines: {message}") as caught:
+        serving.check(tmp_path / "out")
+    assert "\n" not in str(caught.value)
+
+
+def test_what_the_load_generator_of_vllm_does_not_need_is_not_asked_for(tmp_path) -> None:
+    serving = Serving(tmp_path)
+    (tmp_path / "load/aiperf").unlink()
+    rows = {row["check"]: row for row in serving.check(tmp_path / "out", tool="vllm_bench")}
+    assert rows["serving engines"]["status"] == "ok"
+
+
+def test_a_host_that_is_lost_while_it_is_asked_is_told(tmp_path) -> None:
+    class Lost(Elsewhere):
+        def probe(self, script: str) -> dict[str, Any]:
+            raise HostLost(f"{self.label}: probe: no answer")
+
+    engine = Engine(name="dynamo", serving=ServingOptions())
+    study = make_study(host=SPEC, engine=engine, prompt_tokens=[256])
+    with pytest.raises(UserError, match=r"^host node: serving engines: probe: no answer"):
+        check_host(study, make_design(study), Lost(SPEC, FACTS), tmp_path, lambda _: None)

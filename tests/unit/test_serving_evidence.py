@@ -2,16 +2,17 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kvroad.byte_witnesses import byte_counter
 from kvroad.evidence.counters import early_check
+from kvroad.evidence.kv_transfer import MIB
 from kvroad.evidence.requests import parse_aiperf, parse_own, parse_vllm_bench
 from kvroad.evidence.serving import served_phase
 from kvroad.evidence.ucx import parse_lines
 from kvroad.evidence.vllm import (
-    MIB,
     parse_kv_lines,
     parse_prometheus,
     totals_of,
@@ -53,20 +54,22 @@ def test_metrics_of_every_version_give_the_same_quantities(name: str) -> None:
 def test_the_log_lines_tell_the_same_transfers_as_the_metrics(name: str) -> None:
     told = totals_of(parse_kv_lines(lines_of(f"serving/{name}_decode.log"), "decode.log"))
     count, seconds, n_bytes, descriptors = COUNTED[name]
-    assert told.count == count
-    assert abs(told.xfer_s - seconds) <= told.xfer_slack_s
+    assert told.transfers == count
+    assert abs(told.xfer_ms / 1e3 - seconds) <= told.xfer_slack_ms / 1e3
     assert abs(told.n_bytes - n_bytes) <= told.bytes_slack
     assert told.descriptors == pytest.approx(descriptors, rel=1e-3)
 
 
 def test_a_line_is_converted_from_mebibytes_and_its_rate_is_that_of_one_transfer() -> None:
-    line = parse_kv_lines(lines_of("serving/vllm023_tcp_decode.log"), "decode.log")[-1]
-    assert line.bytes_per_transfer == 2048 * MIB
-    assert line.bytes_per_s == pytest.approx(line.bytes_per_transfer / line.xfer_s, rel=1e-3)
+    told = parse_kv_lines(lines_of("serving/vllm023_tcp_decode.log"), "decode.log")[-1].told
+    assert told.transfer_bytes == 2048 * MIB
+    assert told.xfer_ms is not None
+    rate = 1e3 * told.transfer_bytes / told.xfer_ms
+    assert told.bytes_per_s == pytest.approx(rate, rel=1e-3)
     # vLLM 0.23 prints neither; 0.31 does.
-    assert (line.failed, line.expired) == (None, None)
+    assert (told.failed, told.expired) == (None, None)
     newer = parse_kv_lines(lines_of("serving/dynamo161_shm_decode.log"), "decode.log")[0]
-    assert (newer.failed, newer.expired) == (0, 0)
+    assert (newer.told.failed, newer.told.expired) == (0, 0)
     assert lines_of("serving/dynamo161_shm_decode.log")[newer.line - 1] == newer.text
 
 
@@ -76,8 +79,61 @@ def test_colours_and_prefixes_do_not_hide_a_line() -> None:
     coloured = line.replace("KV Transfer", "\x1b[2mKV Transfer").replace(
         "=0, Num", "=0\x1b[0m, Num"
     )
-    assert parse_kv_lines([coloured], "f")[0].count == 1
+    assert parse_kv_lines([coloured], "f") == parse_kv_lines([line], "f")
     assert parse_kv_lines([line[: line.index("Avg MB")]], "f") == ()
+
+
+# All samples of engines and of UCX's protocol tables: what kind each is, and what it must give.
+# A log: UCX's version where it says one, processes that print tables of reads or writes to
+# another process, the road of 64 KiB. Metrics: transfers.
+SOFTWARE = "software emulation over tcp/lo"
+EXPECTED: dict[str, tuple[Any, ...]] = {
+    "serving/dynamo161_shm_decode.log": ((), 0, 1, "zero-copy over cma/memory", (8, 70)),
+    "serving/dynamo161_shm_decode.prom": (70, 587202560, 0),
+    "serving/dynamo161_shm_prefill.log": ((), 0, 0, "", (0, 0)),
+    "serving/dynamo161_tcp_decode.log": ((), 0, 1, SOFTWARE, (6, 70)),
+    "serving/dynamo161_tcp_decode.prom": (70, 587202560, 0),
+    "serving/dynamo161_tcp_prefill.log": ((), 0, 0, "", (0, 0)),
+    "serving/vllm023_nvlink_decode.log": (
+        *(("1.21.0",), 1, 4, "zero-copy over cuda_ipc/cuda", (3, 69)),
+    ),
+    "serving/vllm023_nvlink_decode.prom": (69, 71068286976, 0),
+    "serving/vllm023_nvlink_prefill.log": (("1.21.0",), 1, 0, "", (0, 0)),
+    "serving/vllm023_tcp_decode.log": (("1.21.0",), 1, 4, SOFTWARE, (11, 39)),
+    "serving/vllm023_tcp_decode.prom": (39, 39325794304, 0),
+    "ucx/ucx121_nixl131_cma_protoinfo_y.log": (
+        *(("1.21.0",), 1, 1, "zero-copy over cma/memory", (0, 0)),
+    ),
+    "ucx/ucx121_nixl131_tcp_protoinfo_used.log": (("1.21.0",), 1, 1, SOFTWARE, (0, 0)),
+    "ucx/ucx123_nixl151_cma_protoinfo_y.log": (
+        *(("1.23.0",), 1, 1, "zero-copy over cma/memory", (0, 0)),
+    ),
+    "ucx/ucx123_nixl151_tcp_protoinfo_used.log": (("1.23.0",), 1, 1, SOFTWARE, (0, 0)),
+}
+
+
+def test_there_is_an_expectation_for_every_sample() -> None:
+    found = [p for p in (SAMPLES / "serving").iterdir() if p.is_file()]
+    found += [p for p in (SAMPLES / "ucx").iterdir() if "protoinfo" in p.name]
+    assert {p.relative_to(SAMPLES).as_posix() for p in found} == set(EXPECTED)
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_parsers_are_right_on_every_sample(name: str) -> None:
+    if name.endswith(".prom"):
+        told = transfers_between(NONE, parse_prometheus(text_of(name)))
+        assert (told.count, told.n_bytes, told.failed) == EXPECTED[name]
+        return
+    versions, environments, tables, road, lines = EXPECTED[name]
+    log = parse_lines(lines_of(name), name)
+    moves = [t for t in log.tables if t.operation in ("read", "write") and t.scope != "self"]
+    moves = [t for t in moves if "(multi)" in t.api]
+    assert tuple(sorted({v.version for v in log.versions})) == versions
+    assert len({line.pid for line in log.environments}) == environments
+    assert len(moves) == tables
+    assert {str(t.row_for(65536)) for t in moves} == ({road} if road else set())
+    kv = parse_kv_lines(lines_of(name), name)
+    assert (len(kv), totals_of(kv).transfers) == lines
 
 
 @pytest.mark.parametrize(

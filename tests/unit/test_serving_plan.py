@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from kvroad.compose import compose
-from kvroad.design import make_design
+from kvroad.design import contrast_pairs, make_design
 from kvroad.errors import UserError
 from kvroad.measure import plan_of
 from kvroad.plan import Plan, Process, dumps, loads
+from kvroad.study import Variant
 
 CONF = Path(__file__).parents[2] / "conf"
 
@@ -168,3 +169,16 @@ def test_too_few_gpus_and_two_hosts_are_refused() -> None:
     launch = make_design(split).launches[0]
     with pytest.raises(UserError, match="two hosts"):
         plan_of(split, launch, launch.cells)
+
+
+def test_what_serves_alone_is_the_reference_of_every_arm_of_its_variant() -> None:
+    study = compose(["study=roce_vs_nvlink", "transport=[nvlink,roce,none]"], CONF)
+    pairs = [["roce", "nvlink"], ["nvlink", "none"], ["roce", "none"]]
+    assert contrast_pairs(study) == pairs
+    alone = replace(study, baseline="none")
+    assert contrast_pairs(alone) == [["nvlink", "none"], ["roce", "none"]]
+    cut = replace(study, variants={**study.variants, "b16": Variant()})
+    assert contrast_pairs(cut)[-2:] == [["nvlink+b16", "none+b16"], ["roce+b16", "none+b16"]]
+    assert ["none", "nvlink"] not in contrast_pairs(cut)
+    chosen = replace(cut, arms=["nvlink", "nvlink+b16", "none"])
+    assert contrast_pairs(chosen) == [["nvlink+b16", "nvlink"], ["nvlink", "none"]]

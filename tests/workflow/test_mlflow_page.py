@@ -98,7 +98,10 @@ class TestViews:
     ) -> None:
         ids = [client.get_experiment_by_name("nv").experiment_id]
         found = client.search_runs(ids, VIEWS[key].search)
-        assert len(found) == {"arms": 6, "unproven": 3, "versions": 9, "verdicts": 1}[key]
+        assert (
+            len(found)
+            == {"arms": 6, "serving": 6, "unproven": 3, "versions": 9, "verdicts": 1}[key]
+        )
 
     def test_a_description_of_ones_own_is_kept(self, client: MlflowClient) -> None:
         experiment = client.get_experiment_by_name("nv")

@@ -34,6 +34,8 @@ rule tabulate_cells:
             "road",
             "witnesses",
             "byte_witnesses",
+            "serving_witnesses",
+            "raw_folder",
             "checks",
             "diagnose",
             "causes",

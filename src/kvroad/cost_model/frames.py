@@ -17,6 +17,7 @@ __all__ = [
     "FITS",
     "MEASURES",
     "Series",
+    "as_moved",
     "curves_frame",
     "held_out_frame",
     "models_frame",
@@ -29,6 +30,8 @@ MEASURES = ("pull_ms", "post_ms")
 # A model whose points are off by more than this, root mean square, explains nothing.
 FITS = 0.10
 _CURVE_POINTS = 60
+# Descriptors that are off by less are those of the layout.
+_MERGED = 0.01
 
 _MODEL_COLUMNS = [
     "series",
@@ -99,7 +102,10 @@ _CURVE_COLUMNS = ["series", "pull_bytes", "descriptor_bytes", "predicted_ms", "g
 
 @dataclass(frozen=True)
 class Series:
-    """Launches of the arms that one model is fitted to, and the fit."""
+    """Launches of the arms that one model is fitted to, and the fit.
+
+    ``n_merged`` of the launches moved other descriptors than the layout has.
+    """
 
     name: str
     measure: str
@@ -109,6 +115,7 @@ class Series:
     nominal_gb_per_s: float
     launches: Launches
     fit: Fit
+    n_merged: int = 0
 
     @property
     def is_fitting(self) -> bool:
@@ -132,14 +139,35 @@ class Series:
         return share, max(share - half, 0.0), min(share + half, 1.0)
 
 
+def as_moved(cells: pd.DataFrame) -> pd.DataFrame:
+    """Return proven cells with the descriptors and bytes that the cost model is fitted with.
+
+    Those of the layout, but where an engine counted others by more than 1 % (NIXL merges
+    neighbouring blocks): there the mean over the launches of the arm and prompt length, to a
+    tenth, with ``is_as_moved`` set. A mean is enough, since the model is linear in the
+    descriptors, so that their mean gives the mean time; and one number for all launches of an
+    arm and prompt length keeps them one point, whose error they share.
+    """
+    fitted = cells.assign(is_as_moved=False)
+    for planned, moved in (("descriptors", "descriptors_moved"), ("pull_bytes", "bytes_moved")):
+        if moved not in cells:
+            continue
+        means = cells.groupby(["arm", "prompt_tokens"])[moved].transform("mean").round(1)
+        is_off = (means / cells[planned].astype("float64") - 1).abs() > _MERGED
+        fitted[planned] = cells[planned].astype("float64").mask(is_off, means)
+        fitted["is_as_moved"] |= is_off
+    return fitted
+
+
 def series_of(cells: pd.DataFrame, design: Design, measure: str) -> list[Series]:
     """Return the series of a study with their fits, in the order of its arms.
 
     A series is what has one road, operation and set of options; its arms differ in block
     size or regions. Launches without a proven road, or whose time is zero, are left out.
+    Pulls are fitted as they were moved, see `as_moved`.
     """
     proven = cells[(cells["outcome"] == "proven") & (cells[measure] > 0)]
-    proven = proven[(proven["descriptors"] > 0) & (proven["pull_bytes"] > 0)]
+    proven = as_moved(proven[(proven["descriptors"] > 0) & (proven["pull_bytes"] > 0)])
     names: dict[str, list[str]] = {}
     for arm in design.arms:
         names.setdefault(design.facts_of(arm).series, []).append(arm)
@@ -161,6 +189,7 @@ def series_of(cells: pd.DataFrame, design: Design, measure: str) -> list[Series]
                 nominal_gb_per_s=facts.nominal_gb_per_s or math.nan,
                 launches=launches,
                 fit=fit_cost(launches),
+                n_merged=int(own["is_as_moved"].sum()),
             )
         )
     return found
@@ -202,7 +231,7 @@ def _model_row(one: Series, alpha: float) -> dict[str, Any]:
         "t": max(fit.t(x, alpha) for x in np.eye(3)),
     }
     for name, values in {**ranges, "pull_bytes": launches.n_bytes}.items():
-        row |= {f"{name}_min": int(values.min()), f"{name}_max": int(values.max())}
+        row |= {f"{name}_min": int(values.min()), f"{name}_max": math.ceil(values.max())}
     if not one.is_fitting:
         return row
     row |= {f"cov_{i}{j}": fit.covariance[i, j] for i in range(3) for j in range(i, 3)}
@@ -224,6 +253,17 @@ def _rate(us_per_byte: float) -> float:
 
 
 def _note(one: Series) -> str:
+    texts = [_fit_note(one)]
+    if one.n_merged:
+        texts.append(
+            f"{one.n_merged} of {one.fit.n_launches} launches are fitted with the descriptors that"
+            " the engine counted, which differ from the layout's by more than 1 % (NIXL merges"
+            " neighbours); sizes of descriptors are means"
+        )
+    return "; ".join(filter(None, texts))
+
+
+def _fit_note(one: Series) -> str:
     fit = one.fit
     if not one.is_fitting:
         return (
@@ -258,7 +298,7 @@ def _point_rows(one: Series, alpha: float) -> Iterator[dict[str, Any]]:
         yield {
             "series": one.name,
             "measure": one.measure,
-            "descriptors": int(descriptors),
+            "descriptors": _whole(descriptors),
             "descriptor_bytes": int(n_bytes / descriptors),
             "pull_bytes": int(n_bytes),
             "n_launches": len(times),
@@ -272,6 +312,11 @@ def _point_rows(one: Series, alpha: float) -> Iterator[dict[str, Any]]:
             "nominal_gb_per_s": one.nominal_gb_per_s,
             "effective_share": effective / one.nominal_gb_per_s,
         }
+
+
+def _whole(descriptors: float) -> float:
+    """Return descriptors as an integer, but for the mean of pulls that NIXL merged."""
+    return int(descriptors) if descriptors.is_integer() else descriptors
 
 
 def _points(launches: Launches) -> Iterator[tuple[float, float, Values]]:
@@ -314,7 +359,7 @@ def _held_out_rows(one: Series, alpha: float) -> Iterator[dict[str, Any]]:
                 "series": one.name,
                 "measure": one.measure,
                 "held_out_bytes": int(size),
-                "descriptors": int(descriptors),
+                "descriptors": _whole(descriptors),
                 "pull_bytes": int(n_bytes),
                 "measured_ms": measured / 1000,
                 "predicted_ms": predicted / 1000,

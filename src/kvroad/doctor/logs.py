@@ -6,7 +6,6 @@ A log is read line by line and only what differs is kept, so that its length doe
 from __future__ import annotations
 
 import gzip
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import TextIO
 from kvroad.causes import CAUSES
 from kvroad.diagnose import Diagnosis, diagnosis_of, lost_devices
 from kvroad.errors import UserError
-from kvroad.evidence.kv_transfer import NEEDLE, TransferSum, parse_transfer_line
+from kvroad.evidence.kv_transfer import ANSI, NEEDLE, TransferSum, parse_transfer_line
 from kvroad.evidence.ucx import UcxParser
 from kvroad.evidence.ucx_records import (
     Complaint,
@@ -32,7 +31,6 @@ __all__ = ["LogReading", "RoadTable", "log_files", "read_log"]
 _MOST_KEPT = 500
 _DRAIN_LINES = 20_000
 _LINE_CHARACTERS = 2**20
-_ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _LOG_NAMES = ("*.log", "*.txt", "*.out", "*.err", "*.gz")
 
 
@@ -207,7 +205,7 @@ def _read(lines: Iterable[str], file: str) -> LogReading:
             reading.transfers.add(transfer)
         for cause in CAUSES:
             if cause.needle in line and cause.name not in found:
-                text = _ANSI.sub("", line.rstrip())
+                text = ANSI.sub("", line.rstrip())
                 if match := cause.pattern.search(text):
                     found[cause.name] = diagnosis_of(cause, match, Record(file, number, text))
         if number % _DRAIN_LINES == 0:

@@ -358,27 +358,34 @@ from pathlib import Path
 
 def programs(words):
     home = os.path.expanduser("~")
-    python, aiperf, model = (w.replace("{home}", home) for w in words)
-    found = {"error": None}
-    for name, word in (("host.serving.python", python), ("host.serving.aiperf", aiperf)):
-        if not word:
-            continue
-        path = None if word == "{python}" else shutil.which(word)
-        if word != "{python}" and path is None:
-            found["error"] = f"{name}: no program {word}"
-            return found
-        found[name] = path or "the agent's"
-    if model.startswith(("/", "~", "./")) and not (Path(model) / "config.json").is_file():
-        found["error"] = f"host.serving.model: no config.json in {model}"
-    found["model"] = model
+    found = {"missing": None, "error": None}
+    for name, word in words.items():
+        word = word.replace("{home}", home)
+        found[name] = word
+        if name == "host.serving.model":
+            folder = os.path.expanduser(word)
+            is_folder = word.startswith(("/", "~", "./"))
+            if is_folder and not (Path(folder) / "config.json").is_file():
+                return {"missing": name, "error": f"no config.json in {folder}"}
+        elif word == "{python}":
+            found[name] = "the agent's"
+        else:
+            found[name] = shutil.which(word)
+            if found[name] is None:
+                return {"missing": name, "error": f"no program {word}"}
     return found
 """
 
 
 def probe_script(study: Study) -> str:
-    """Return a script that prints whether a host has what serving needs, or the ``error``."""
-    site = study.host.serving
-    options = study.engine.serving
-    aiperf = site.aiperf if options is None or options.tool == "aiperf" else ""
-    words = [site.python or "{python}", aiperf, site.model or study.model.repository or ""]
+    """Return a script that prints what a host has of what serving needs.
+
+    Its answer maps settings to what was found; or ``missing`` is the first setting whose
+    program or model is not there, and ``error`` says what was looked for.
+    """
+    site, options = study.host.serving, study.engine.serving
+    words = {"host.serving.python": site.python or "{python}"}
+    if options is None or options.tool == "aiperf":
+        words["host.serving.aiperf"] = site.aiperf
+    words["host.serving.model"] = site.model or study.model.repository or ""
     return f"{_PROBE}\nprint(json.dumps(programs({words!r})))\n"

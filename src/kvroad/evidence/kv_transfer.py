@@ -1,9 +1,10 @@
-"""vLLM's ``KV Transfer metrics`` lines, one every ten seconds, as records.
+"""vLLM's ``KV Transfer metrics`` lines, one every few seconds, as records: the one parser of them.
 
 As vLLM 0.23 to 0.31 print them (``kv_connector/v1/metrics.py`` and the NIXL connector's
-``stats.py``): ``KV Transfer metrics: `` and then ``name=value`` joined by commas. An observation
-is one rank's transfer from one remote rank; "MB" is 2^20 bytes; the throughput is all bytes over
-the sum of all durations, so the mean rate of a transfer and never that of the deployment.
+``stats.py``): ``KV Transfer metrics: `` and then ``name=value`` joined by commas, all ranks pooled
+since the line before. An observation is one rank's transfer from one remote rank; "MB" is 2^20
+bytes; the throughput is all bytes over the sum of all durations, so the mean rate of a transfer
+and never that of the deployment.
 """
 
 from __future__ import annotations
@@ -11,43 +12,55 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-__all__ = ["NEEDLE", "TransferLine", "TransferSum", "parse_transfer_line"]
+__all__ = ["ANSI", "MIB", "NEEDLE", "TransferLine", "TransferSum", "parse_transfer_line"]
 
 NEEDLE = "KV Transfer metrics: "
 _PAIR = re.compile(r"([A-Z][\w ()/]*?)=(-?\d+(?:\.\d+)?(?:e[+-]?\d+)?|nan|inf)\b")
-_MIB = 2**20
+ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+MIB = 1 << 20
+# Means are printed to 1 µs and 0.001 MiB.
+_XFER_SLACK_MS = 0.5e-3
+_BYTES_SLACK = 0.0005 * MIB
 
 
 @dataclass(frozen=True)
 class TransferLine:
     """The transfers of one interval; times in ms, means over the transfers.
 
-    ``failed`` and ``expired`` are None in versions that do not print them.
+    ``bytes_per_s`` is the mean rate of one transfer. ``failed`` and ``expired`` are None in
+    versions that do not print them, vLLM 0.23 for one.
     """
 
     transfers: int
     xfer_ms: float | None
     post_ms: float | None
     transfer_bytes: float | None
+    bytes_per_s: float | None
     descriptors: float | None
     failed: int | None
     expired: int | None
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether the line tells all of its transfers: another process may break a line up."""
+        return None not in (self.xfer_ms, self.post_ms, self.transfer_bytes, self.descriptors)
+
 
 def parse_transfer_line(line: str) -> TransferLine | None:
-    """Read a line; None where it is none, or says nothing of transfers."""
-    _, found, text = line.partition(NEEDLE)
+    """Read a line, coloured or not; None where it is none, or says nothing of transfers."""
+    _, found, text = ANSI.sub("", line).partition(NEEDLE)
     if not found:
         return None
     values = {name.strip(): float(value) for name, value in _PAIR.findall(text)}
     if "Num successful transfers" not in values and "Num failed transfers" not in values:
         return None
-    mib = values.get("Avg MB per transfer")
+    mib, rate = values.get("Avg MB per transfer"), values.get("Throughput (MB/s)")
     return TransferLine(
         transfers=int(values.get("Num successful transfers", 0)),
         xfer_ms=values.get("Avg xfer time (ms)"),
         post_ms=values.get("Avg post time (ms)"),
-        transfer_bytes=None if mib is None else mib * _MIB,
+        transfer_bytes=None if mib is None else mib * MIB,
+        bytes_per_s=None if rate is None else rate * MIB,
         descriptors=values.get("Avg number of descriptors"),
         failed=_count(values.get("Num failed transfers")),
         expired=_count(values.get("Num KV expired reqs")),
@@ -77,7 +90,7 @@ class TransferSum:
         self.failed += line.failed or 0
         self.expired += line.expired or 0
         parts = (line.xfer_ms, line.post_ms, line.transfer_bytes, line.descriptors)
-        if line.transfers < 1 or None in parts:
+        if line.transfers < 1 or not line.is_whole:
             return
         xfer, post, size, descriptors = (part or 0.0 for part in parts)
         self.transfers += line.transfers
@@ -85,6 +98,16 @@ class TransferSum:
         self.post_ms += line.transfers * post
         self.n_bytes += line.transfers * size
         self.descriptors += line.transfers * descriptors
+
+    @property
+    def xfer_slack_ms(self) -> float:
+        """By how much rounding in the lines may move ``xfer_ms``."""
+        return self.transfers * _XFER_SLACK_MS
+
+    @property
+    def bytes_slack(self) -> float:
+        """By how much rounding in the lines may move ``n_bytes``."""
+        return self.transfers * _BYTES_SLACK
 
     @property
     def descriptor_bytes(self) -> int | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +17,22 @@ from kvroad.evidence.requests import (
 )
 from kvroad.evidence.vllm import Metrics, Transfers, parse_prometheus, transfers_between
 
-__all__ = ["SERVED_FILES", "ServedPhase", "folder_of", "served_phase"]
+__all__ = [
+    "CACHE_CHECKS",
+    "DIFFERENT",
+    "EQUAL",
+    "NOT_CHECKED",
+    "SERVED_FILES",
+    "ServedPhase",
+    "cache_check_of",
+    "cache_facts",
+    "folder_of",
+    "served_phase",
+]
+
+EQUAL, DIFFERENT, NOT_CHECKED = "equal", "different", "not checked"
+CACHE_CHECKS = (EQUAL, DIFFERENT, NOT_CHECKED)
+"""What is known of the blocks that decode pulled for the probe, against those of prefill."""
 
 # The files of a phase that say something; all else in its folder is for a reader.
 SERVED_FILES = (
@@ -108,6 +123,21 @@ def served_phase(
     if "bench.json" in files and "duration_s" not in load:
         load = {**load, "duration_s": _object(files["bench.json"]).get("duration")}
     return ServedPhase(cell, phase, where, asked, load, transfers, end, _requests(files, where))
+
+
+def cache_check_of(events: Iterable[Mapping[str, Any]]) -> str:
+    """Return one of `CACHE_CHECKS`: the fact ``cache_check`` of the launch's ready events.
+
+    Its details follow a colon; what is no known word is no check.
+    """
+    told = {text.partition(":")[0] for text in cache_facts(events)}
+    return next((word for word in (DIFFERENT, EQUAL) if word in told), NOT_CHECKED)
+
+
+def cache_facts(events: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return what the ready events of a launch tell of the check, word for word."""
+    ready = [event for event in events if event.get("event") == "ready"]
+    return [str(event["cache_check"]) for event in ready if "cache_check" in event]
 
 
 def _object(text: str) -> dict[str, Any]:

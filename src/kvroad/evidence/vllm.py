@@ -1,9 +1,7 @@
 """What vLLM says of KV transfers: Prometheus metrics, and the line it logs every few seconds.
 
 Metrics (vLLM 0.23 and 0.31; Dynamo passes them on with more labels) are cumulative, so two
-snapshots are subtracted. The log line pools all ranks since the last one; its "MB" is
-2^20 bytes, and its throughput is bytes over the *sum* of transfer times: the mean rate of
-one transfer, never what several moved together.
+snapshots are subtracted. `kvroad.evidence.kv_transfer` reads the lines.
 """
 
 from __future__ import annotations
@@ -12,9 +10,16 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from kvroad.evidence.kv_transfer import (
+    ANSI,
+    NEEDLE,
+    TransferLine,
+    TransferSum,
+    parse_transfer_line,
+)
+
 __all__ = [
     "KvLine",
-    "KvTotals",
     "Metrics",
     "Transfers",
     "parse_kv_lines",
@@ -23,11 +28,8 @@ __all__ = [
     "transfers_between",
 ]
 
-MIB = 1 << 20
 _SAMPLE = re.compile(r"([A-Za-z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)(?:\s+-?\d+)?\s*$")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
-_ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-_KV_LINE = "KV Transfer metrics: "
 _XFER, _POST = "vllm:nixl_xfer_time_seconds", "vllm:nixl_post_time_seconds"
 _BYTES, _DESCRIPTORS = "vllm:nixl_bytes_transferred", "vllm:nixl_num_descriptors"
 _SOURCE = "vllm:prompt_tokens_by_source_total"
@@ -125,23 +127,12 @@ def transfers_between(
 
 @dataclass(frozen=True)
 class KvLine:
-    """One ``KV Transfer metrics`` line: all ranks pooled since the line before.
-
-    Times in seconds; ``bytes_per_transfer`` is converted from MiB, ``bytes_per_s`` is the mean
-    rate of one transfer. ``failed`` and ``expired`` are None in vLLM 0.23, which prints neither.
-    """
+    """One whole ``KV Transfer metrics`` line of a log."""
 
     file: str
     line: int
     text: str
-    count: int
-    xfer_s: float
-    post_s: float
-    bytes_per_transfer: float
-    bytes_per_s: float
-    descriptors: float
-    failed: int | None
-    expired: int | None
+    told: TransferLine
 
     @property
     def where(self) -> str:
@@ -150,63 +141,18 @@ class KvLine:
 
 
 def parse_kv_lines(lines: Iterable[str], file: str) -> tuple[KvLine, ...]:
-    """Read the lines of a whole log, with or without colours and whatever their prefix."""
+    """Read the lines of a whole log; one that is cut is left out, and the totals then lack it."""
     found = []
     for number, line in enumerate(lines, start=1):
-        if _KV_LINE not in line:
-            continue
-        text = _ANSI.sub("", line).rstrip()
-        pairs = (pair.split("=", 1) for pair in text.partition(_KV_LINE)[2].split(", "))
-        values = {pair[0].strip(): pair[1] for pair in pairs if len(pair) == 2}
-        try:
-            found.append(_kv_line(values, file, number, text))
-        except (KeyError, ValueError):
-            # A line that another process broke up: the totals then say that it is missing.
-            continue
+        told = parse_transfer_line(line) if NEEDLE in line else None
+        if told is not None and told.is_whole:
+            found.append(KvLine(file, number, ANSI.sub("", line).rstrip(), told))
     return tuple(found)
 
 
-def _kv_line(values: Mapping[str, str], file: str, number: int, text: str) -> KvLine:
-    failed = values.get("Num failed transfers")
-    expired = values.get("Num KV expired reqs")
-    return KvLine(
-        file,
-        number,
-        text,
-        count=int(values["Num successful transfers"]),
-        xfer_s=float(values["Avg xfer time (ms)"]) / 1e3,
-        post_s=float(values["Avg post time (ms)"]) / 1e3,
-        bytes_per_transfer=float(values["Avg MB per transfer"]) * MIB,
-        bytes_per_s=float(values["Throughput (MB/s)"]) * MIB,
-        descriptors=float(values["Avg number of descriptors"]),
-        failed=None if failed is None else int(failed),
-        expired=None if expired is None else int(expired),
-    )
-
-
-@dataclass(frozen=True)
-class KvTotals:
-    """The sum over log lines, and by how much rounding in them may be off."""
-
-    count: int
-    xfer_s: float
-    post_s: float
-    n_bytes: float
-    descriptors: float
-    xfer_slack_s: float
-    bytes_slack: float
-
-
-def totals_of(lines: Iterable[KvLine]) -> KvTotals:
-    """Add lines up; their means are printed to 1 µs, 0.001 MiB and 0.1 descriptors."""
-    known = list(lines)
-    count = sum(line.count for line in known)
-    return KvTotals(
-        count=count,
-        xfer_s=sum(line.count * line.xfer_s for line in known),
-        post_s=sum(line.count * line.post_s for line in known),
-        n_bytes=sum(line.count * line.bytes_per_transfer for line in known),
-        descriptors=sum(line.count * line.descriptors for line in known),
-        xfer_slack_s=count * 0.5e-6,
-        bytes_slack=count * 0.0005 * MIB,
-    )
+def totals_of(lines: Iterable[KvLine]) -> TransferSum:
+    """Add lines up."""
+    total = TransferSum()
+    for line in lines:
+        total.add(line.told)
+    return total

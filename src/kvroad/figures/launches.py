@@ -72,7 +72,8 @@ def _launch_data(tables: Tables) -> pd.DataFrame:
     frame = cells.merge(means, on=["arm", "prompt_tokens"], how="left")
     proven = frame["outcome"] == "proven"
     frame["relative"] = (frame["pull_ms"] / frame["value"]).where(proven)
-    ran = frame[frame["executed_order"].notna()]
+    # A proven cell of an engine that serves alone has no pull to draw.
+    ran = frame[frame["executed_order"].notna() & (frame["relative"].notna() | ~proven)]
     return ran.sort_values("executed_order").reindex(columns=_COLUMNS)
 
 
@@ -102,7 +103,9 @@ def _draw_launches(axes: Axes, data: pd.DataFrame, arms: list[str]) -> None:
     if reach > 3:
         log_ticks(axes.yaxis)
     else:
-        ticks = [t for t in (0.4, 0.5, 0.7, 0.8, 0.9, 1, 1.1, 1.25, 1.5, 2, 2.5) if 1 / reach < t]
+        fine = (0.92, 0.96, 0.98, 1, 1.02, 1.04, 1.08)
+        coarse = (0.4, 0.5, 0.7, 0.8, 0.9, 1, 1.1, 1.25, 1.5, 2, 2.5)
+        ticks = [t for t in (coarse if reach > 1.11 else fine) if 1 / reach < t]
         axes.set_yticks([t for t in ticks if t < reach])
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
         axes.minorticks_off()

@@ -18,7 +18,7 @@ from kvroad.figures.picture import (
     log_ticks,
     refused_note,
 )
-from kvroad.tables import Design
+from kvroad.tables import Design, metric, statistic_of
 from kvroad.verdict import number, percent, records, tokens_text, value_text
 
 __all__ = ["pulls_picture", "split_picture"]
@@ -48,7 +48,8 @@ def pulls_picture(tables: Tables) -> Picture:
     level = percent(1 - tables.design.alpha)
     is_log = _is_log(data)
     note = (
-        "Small marks: launches (median of their pulls, one at a time). Large: geometric mean, "
+        f"Small marks: launches ({_statistic(tables)} of their pulls, one at a time). Large: "
+        "geometric mean, "
         f"{level} t interval over launches; one that leaves the axis is whole in the data."
     )
     pulls = tables.verdict[tables.verdict["metric"] == "pull_ms"]
@@ -66,6 +67,10 @@ def pulls_picture(tables: Tables) -> Picture:
         data=data,
         draw=lambda axes, points: _draw_pulls(axes, points, tables.design, is_log=is_log),
     )
+
+
+def _statistic(tables: Tables) -> str:
+    return statistic_of(metric("pull_ms"), is_served="n_requests" in tables.cells)
 
 
 def _values_text(data: pd.DataFrame) -> str:
@@ -165,8 +170,8 @@ def split_picture(tables: Tables) -> Picture:
     data = _split_data(tables.summary, tables.design)
     tokens = tokens_text(int(data["prompt_tokens"].iloc[0])) if len(data) else "no"
     note = (
-        "One pull at a time. Medians of the parts need not add up to the median of the whole: "
-        "the whole is named after each bar."
+        f"One pull at a time, {_statistic(tables)} of a launch, geometric mean over launches. The "
+        "parts need not add up to the whole, which is named after each bar."
     )
     return Picture(
         name="post_split",
@@ -194,7 +199,7 @@ def _split_text(row: dict[str, Any]) -> str:
 
 
 def _split_data(summary: pd.DataFrame, design: Design) -> pd.DataFrame:
-    chosen = summary[summary["n_launches"] > 0]
+    chosen = summary[(summary["n_launches"] > 0) & summary["metric"].isin(_SPLIT_COLUMNS)]
     if chosen.empty:
         return pd.DataFrame(columns=_SPLIT_COLUMNS)
     longest = chosen[chosen["prompt_tokens"] == chosen["prompt_tokens"].max()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pandas as pd
@@ -9,22 +10,24 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
 from kvroad.figures.picture import INK, PAPER, SOFT, Picture, Tables, colour_of
-from kvroad.verdict import number, records, tokens_text
+from kvroad.serving import AGGREGATED
+from kvroad.verdict import extra_ttft, number, records, tokens_text
 
 __all__ = ["ttft_picture"]
 
+# The axis holds no more than this factor.
+_DECADES = 1e7
 _COLUMNS = ["kind", "road", "prompt_tokens", "low_ms", "value_ms", "high_ms", "source"]
 _QUOTED = ("quoted, its source calls it measured", "quoted, an estimate of its source")
 _MEASURED = "measured here"
-# Without a transfer, so that the difference to it is what the transfer adds.
-_AGGREGATED = "none"
 
 
 def ttft_picture(tables: Tables) -> Picture:
     """Draw what a transport adds to the time to first token, on a log scale.
 
-    Ours is the difference to the arm ``none`` (aggregated serving, no transfer), so it is
-    there only where that arm ran; quoted rows come from the study's claims.
+    Ours is the metric ``extra_ttft_ms``, the difference to the arm ``none`` (aggregated
+    serving, no transfer), so it is there only where that arm ran: a row per arm and prompt
+    length with its interval. Quoted rows come from the study's claims.
     """
     data = _ttft_data(tables)
     ours = data[data["kind"] == _MEASURED]
@@ -75,38 +78,25 @@ def _quoted_rows(tables: Tables) -> list[dict[str, Any]]:
     ]
 
 
-def _served(tables: Tables) -> pd.DataFrame:
-    """Return the contrasts of a time to first token with the aggregated arm."""
-    verdict, cells = tables.verdict, tables.cells
-    aggregated = set(cells.loc[cells["transport"] == _AGGREGATED, "arm"])
-    is_ttft = verdict["metric"].astype(str).str.startswith("ttft")
-    rows: pd.DataFrame = verdict[
-        is_ttft & verdict["baseline"].isin(aggregated) & verdict["difference"].notna()
-    ]
-    return rows
-
-
 def _measured_rows(tables: Tables) -> list[dict[str, Any]]:
     return [
         {
+            **{name: row[name] for name in ("prompt_tokens", "low_ms", "value_ms", "high_ms")},
             "kind": _MEASURED,
             "road": row["arm"],
-            "prompt_tokens": row["prompt_tokens"],
-            "low_ms": row["difference_low"],
-            "value_ms": row["difference"],
-            "high_ms": row["difference_high"],
             "source": tables.design.study,
         }
-        for row in records(_served(tables))
+        for row in extra_ttft(tables.summary, tables.design)
     ]
 
 
 def _why_not_ours(tables: Tables) -> str:
-    if _AGGREGATED not in set(tables.cells["transport"]):
+    transports = {cell.transport for cell in tables.design.cells}
+    if AGGREGATED not in transports:
         return "the arm none (serving without a transfer) was not run"
-    if not tables.verdict["metric"].astype(str).str.startswith("ttft").any():
+    if "extra_ttft_ms" not in tables.cells:
         return "the engine serves no requests, so there is no time to first token"
-    return "no proven contrast with the arm none"
+    return "no block has a proven launch both of an arm and of the arm none"
 
 
 def _range_text(row: dict[str, Any]) -> str:
@@ -122,19 +112,32 @@ def _range_text(row: dict[str, Any]) -> str:
     return f"{row['low_ms']:,.0f} to {row['high_ms']:,.0f} ms"
 
 
+def _ticks(low: float, high: float) -> list[float]:
+    """Return powers of ten between two values, with twice and five times them where few."""
+    steps = (1, 2, 5) if high < 1000 * low else (1,)
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    return [t for power in decades for step in steps if low <= (t := step * 10.0**power) <= high]
+
+
 def _draw_ttft(axes: Axes, data: pd.DataFrame) -> None:
-    floor = 0.5 * min(
-        v for v in [*data["low_ms"], *data["high_ms"], *data["value_ms"]] if pd.notna(v) and v > 0
-    )
+    known = [*data["low_ms"], *data["high_ms"], *data["value_ms"]]
+    positive = [v for v in known if pd.notna(v) and v > 0] or [1.0]
+    # An interval down to nothing would stretch the axis without end.
+    floor, most = max(0.5 * min(positive), max(positive) / _DECADES), max(positive)
     axes.set_xscale("log")
     labels = []
     for place, row in enumerate(records(data)):
         is_ours = row["kind"] == _MEASURED
-        low, high = max(row["low_ms"], floor), max(row["high_ms"], floor)
+        ends = [row["value_ms"] if pd.isna(row[n]) else row[n] for n in ("low_ms", "high_ms")]
+        low, high = (max(end, floor) for end in ends)
         colour = colour_of(0) if is_ours else SOFT
         if is_ours:
             axes.plot([low, high], [place, place], color=colour, linewidth=2)
-            axes.plot(max(row["value_ms"], floor), place, "o", color=colour)
+            if ends[0] < floor:
+                axes.plot(low, place, "<", color=colour, markersize=4)
+            # What is no more than nothing has no place on a log axis: an arrow at its end.
+            mark = "o" if row["value_ms"] >= floor else "<"
+            axes.plot(max(row["value_ms"], floor), place, mark, color=colour)
         else:
             # A single number is drawn as a short bar, so that its kind can be seen.
             wide = (low / 1.08, high * 1.08) if low == high else (low, high)
@@ -157,11 +160,14 @@ def _draw_ttft(axes: Axes, data: pd.DataFrame) -> None:
             color=INK,
         )
         tokens = row["prompt_tokens"]
-        labels.append(row["road"] + (f", {tokens_text(int(tokens))}" if pd.notna(tokens) else ""))
+        labels.append(
+            row["road"] + (f", {tokens_text(int(tokens))} tokens" if pd.notna(tokens) else "")
+        )
     axes.set_yticks(range(len(labels)), labels)
     axes.set_ylim(len(labels) - 0.4, -0.6)
-    axes.set_xlim(floor, 30 * data["high_ms"].max())
-    axes.set_xticks([t for t in axes.get_xticks() if floor <= t <= data["high_ms"].max()])
+    axes.set_xlim(0.9 * floor, 30 * most)
+    axes.set_xticks(_ticks(floor, most))
+    axes.minorticks_off()
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"{value:g}")
     axes.grid(visible=False, axis="y")
     axes.set_xlabel("extra time to first token (ms, log scale)")

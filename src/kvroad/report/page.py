@@ -24,6 +24,7 @@ from kvroad.verdict import (
     answers,
     blocks,
     break_even_notes,
+    cache_note,
     cost_lines,
     flag_notes,
     held_out_note,
@@ -35,6 +36,7 @@ from kvroad.verdict import (
     records,
     refusal_text,
     refusals,
+    served_notes,
     tokens_text,
     warmup_note,
 )
@@ -109,7 +111,7 @@ def _answer_context(verdict: pd.DataFrame, cells: pd.DataFrame, design: Design) 
         "alpha": f"{design.alpha:g}",
         "quoted_source": design.quoted.source if design.quoted else "",
         "sentences": verdict["sentence"].tolist(),
-        "flags": flag_notes(verdict),
+        "flags": [*flag_notes(verdict), *served_notes(cells)],
         "order": order_note(cells, design),
         "refused": [
             {"text": refusal_text(row), "quote": row["quote"]} for row in records(refusals(cells))
@@ -202,7 +204,7 @@ def _method(cells: pd.DataFrame, design: Design) -> list[str]:
         f" {launch_value(cells)}{'' if 'n_requests' in cells else ' of all ranks'}."
         f" {warmup_note(cells)}"
     )
-    return [planned, values, _shapes(proven)]
+    return [text for text in (planned, values, _shapes(proven), cache_note(cells)) if text]
 
 
 def _shapes(proven: pd.DataFrame) -> str:

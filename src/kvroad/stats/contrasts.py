@@ -17,7 +17,7 @@ from kvroad.stats.estimates import Estimate, Values, guarded_t, holm, is_uneven,
 from kvroad.stats.flags import Flags, find_flags
 from kvroad.stats.pairs import Sample, find_sample
 from kvroad.stats.summary import centre
-from kvroad.tables import Design, Metric, margin, metrics_of
+from kvroad.tables import Design, Metric, margin, metrics_of, statistic_of
 
 __all__ = ["CONTRAST_COLUMNS", "contrasts_frame"]
 
@@ -250,11 +250,9 @@ def _grid_note(sample: Sample, metric: Metric, step: float) -> str:
 
 
 def _statistic(sample: Sample, metric: Metric) -> str:
-    """Say what a launch's value is: a median, or the mean of transfers, which is never pooled."""
+    """Say what a launch's value is; see `statistic_of`."""
     known = {s for side in (sample.arm, sample.baseline) for s in side.get("statistic", ())}
-    if metric.name == "requests_per_s_in_flight":
-        return "rate"
-    return "mean" if known == {"mean"} and metric.needs_transfer else "median"
+    return statistic_of(metric, is_served=known == {"mean"})
 
 
 def _ratio(

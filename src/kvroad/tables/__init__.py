@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from kvroad.evidence.serving import CACHE_CHECKS, NOT_CHECKED
 from kvroad.serving import SERVING_ENGINES
 from kvroad.tables.clock import common_grid, grid_of
 from kvroad.tables.frames import (
@@ -24,6 +25,7 @@ from kvroad.tables.metrics import (
     Metric,
     metric,
     metrics_of,
+    statistic_of,
 )
 from kvroad.tables.planned import (
     ArmFacts,
@@ -37,9 +39,11 @@ from kvroad.tables.planned import (
 from kvroad.tables.write import write_atomic, write_json, write_table, write_text
 
 __all__ = [
+    "CACHE_CHECKS",
     "IN_FLIGHT",
     "MAIN_METRICS",
     "METRICS",
+    "NOT_CHECKED",
     "NOT_PROVEN",
     "ONE_AT_A_TIME",
     "ArmFacts",
@@ -58,6 +62,7 @@ __all__ = [
     "provenance",
     "pulls_frame",
     "read_design",
+    "statistic_of",
     "write_atomic",
     "write_json",
     "write_table",

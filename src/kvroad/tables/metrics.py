@@ -16,6 +16,7 @@ __all__ = [
     "Metric",
     "metric",
     "metrics_of",
+    "statistic_of",
 ]
 
 WARMUP = "warmup"
@@ -24,6 +25,7 @@ IN_FLIGHT = "in_flight"
 
 _NO_TIME = "rows without a time above zero, and rows whose post exceeds the transfer"
 _NO_REQUEST = "requests that failed"
+_NO_TRANSFER = "nothing, since a failed transfer refuses the whole cell"
 
 
 @dataclass(frozen=True)
@@ -226,4 +228,23 @@ def metrics_of(columns: Container[str]) -> list[Metric]:
     known = [m for m in METRICS if m.name in columns]
     if "n_requests" not in columns:
         return known
-    return [replace(m, formula=m.served_formula) for m in known]
+    return [
+        replace(
+            m,
+            formula=m.served_formula,
+            refusals=_NO_TRANSFER if m.needs_transfer else m.refusals,
+        )
+        for m in known
+    ]
+
+
+def statistic_of(what: Metric, *, is_served: bool) -> str:
+    """Return what a launch's value of a metric is: median, mean, rate, or a difference of medians.
+
+    Serving engines tell sums and counts of their transfers, which give a mean and no median.
+    """
+    if what.is_difference:
+        return "difference of medians"
+    if what.name == _RATE.name:
+        return "rate"
+    return "mean" if is_served and what.needs_transfer else "median"

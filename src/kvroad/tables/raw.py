@@ -14,7 +14,14 @@ import pyarrow as pa
 import pyarrow.json as pa_json
 
 from kvroad.errors import UserError
-from kvroad.evidence.serving import SERVED_FILES, ServedPhase, folder_of, served_phase
+from kvroad.evidence.serving import (
+    NOT_CHECKED,
+    SERVED_FILES,
+    ServedPhase,
+    cache_check_of,
+    folder_of,
+    served_phase,
+)
 from kvroad.evidence.ucx import parse_lines
 from kvroad.tables.metrics import WARMUP
 from kvroad.tables.planned import PlannedCell
@@ -55,6 +62,7 @@ class CellFolder:
     first_phase: tuple[str, int] | None = None
     pulls: list[bytes] = field(default_factory=list)
     served: tuple[ServedPhase, ...] = ()
+    cache_check: str = NOT_CHECKED
     defect: str = ""
 
     @property
@@ -97,6 +105,7 @@ def read_cell(planned: PlannedCell, results_dir: Path) -> CellFolder:
         first_phase=_first_phase(files.get("events.jsonl", []), planned.cell),
         pulls=pulls,
         served=served,
+        cache_check=_cache_check(files.get("events.jsonl", [])),
     )
 
 
@@ -214,6 +223,10 @@ def _ucx_versions(files: dict[str, list[bytes]]) -> tuple[str, ...]:
         for record in parse_lines((line.decode(errors="replace") for line in lines), name).versions
     ]
     return tuple(sorted({record.version for record in records}))
+
+
+def _cache_check(lines: list[bytes]) -> str:
+    return cache_check_of(json.loads(line) for line in lines if b'"cache_check"' in line)
 
 
 def _first_phase(lines: list[bytes], cell: str) -> tuple[str, int] | None:

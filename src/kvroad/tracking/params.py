@@ -41,6 +41,7 @@ def cell_params(row: Mapping[str, Any], identity: Mapping[str, Any], raw: Path) 
         # The compare page plots the first params that differ: arm and prompt_tokens sort first.
         **_below("setting/engine", identity.get("engine")),
         **_below("setting/workload", identity.get("workload")),
+        **_below("setting/serving", identity.get("serving")),
         **_below("setting/env", identity.get("environment")),
     }
 

@@ -14,7 +14,7 @@ import pandas as pd
 
 from kvroad.errors import UserError
 from kvroad.evidence.redact import redact_text
-from kvroad.tables import METRICS, Design, read_design
+from kvroad.tables import METRICS, Design, read_design, statistic_of
 from kvroad.tracking.names import NAME_LIMIT, clip
 from kvroad.tracking.params import cell_params
 from kvroad.tracking.record import NOTE_TAG, RunRecord, metrics, params, tags
@@ -23,6 +23,19 @@ __all__ = ["StudyRecords", "read_records"]
 
 _SMALL_BYTES = 1 << 20
 _COUNTS = ("descriptors", "descriptor_bytes", "pull_bytes", "n_pulls", "n_dropped")
+# Of serving engines: as the engine counted them, and requests of the measured phases.
+_SERVED_COUNTS = (
+    *("descriptors_moved", "bytes_moved", "descriptors_moved_in_flight", "bytes_moved_in_flight"),
+    *("n_requests", "n_failed_requests"),
+)
+_SERVED_TAGS = ("engine_version", "prompts", "cache_check")
+# Statistic of a launch's value to the ending of its metric.
+_ENDINGS = {
+    "median": "p50",
+    "mean": "mean",
+    "rate": "rate",
+    "difference of medians": "p50_difference",
+}
 _OUTCOMES = ("proven", "refused", "failed", "not measured")
 _RATIOS = ("ratio", "ratio_low", "ratio_high", "difference", "difference_low", "difference_high")
 _REPORT_FILES = (
@@ -140,6 +153,7 @@ def _cell_record(
                 "attempt": row.get("attempt"),
                 "measured_at": row.get("measured_at"),
                 "reason": row.get("reason"),
+                **{name: row.get(name) for name in _SERVED_TAGS},
                 NOTE_TAG: None if is_proven else note,
             }
         ),
@@ -149,10 +163,13 @@ def _cell_record(
 
 
 def _cell_metrics(row: Mapping[str, Any]) -> dict[str, float]:
-    statistic = row.get("statistic", "median")
-    ending = "p50" if statistic == "median" else statistic
-    values = {f"{metric.name}/{ending}": row.get(metric.name) for metric in METRICS}
-    return metrics(values | {name: row.get(name) for name in _COUNTS})
+    """Return a cell's metrics, each with an ending that says what statistic it is."""
+    is_served = row.get("statistic") == "mean"
+    values = {
+        f"{one.name}/{_ENDINGS[statistic_of(one, is_served=is_served)]}": row.get(one.name)
+        for one in METRICS
+    }
+    return metrics(values | {name: row.get(name) for name in (*_COUNTS, *_SERVED_COUNTS)})
 
 
 def _cell_artifacts(folder: Path) -> dict[str, bytes]:

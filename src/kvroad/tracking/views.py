@@ -55,6 +55,23 @@ VIEWS: Mapping[str, View] = {
             "tags.`road_seen`",
         ),
     ),
+    "serving": View(
+        "proven cells of serving engines, the fastest first token first",
+        f"{_CELLS} and attributes.status = 'FINISHED'",
+        "metrics.`ttft_p50_one_at_a_time/p50`",
+        True,
+        (
+            "params.`arm`",
+            "params.`prompt_tokens`",
+            "params.`block`",
+            "metrics.`pull_ms/mean`",
+            "metrics.`post_ms/mean`",
+            "metrics.`ttft_p50_one_at_a_time/p50`",
+            "metrics.`extra_ttft_ms/p50_difference`",
+            "metrics.`requests_per_s_in_flight/rate`",
+            "tags.`engine_version`",
+        ),
+    ),
     "unproven": View(
         "refused and failed cells with the reason",
         f"{_CELLS} and attributes.status = 'FAILED'",

@@ -15,7 +15,8 @@ from kvroad.verdict.costs import (
     point_lines,
 )
 from kvroad.verdict.files import SCHEMA, Block, Line, answers, blocks, markdown, verdict_json
-from kvroad.verdict.flags import flag_notes, launch_value, order_note, served_notes, warmup_note
+from kvroad.verdict.flags import flag_notes, launch_value, order_note, warmup_note
+from kvroad.verdict.served import cache_note, extra_ttft, served_notes
 from kvroad.verdict.text import (
     Entry,
     number,
@@ -37,7 +38,9 @@ __all__ = [
     "blocks",
     "break_even_notes",
     "build",
+    "cache_note",
     "cost_lines",
+    "extra_ttft",
     "flag_notes",
     "held_out_note",
     "how_costs_are_read",

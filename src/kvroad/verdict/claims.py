@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from kvroad.cost_model import read_tables
+from kvroad.cost_model import as_moved, read_tables
 from kvroad.tables import METRICS, Design, margin, metric, read_design, write_table
 from kvroad.verdict.text import interval, percent, ratio_text, records, tokens_text
 
@@ -91,7 +91,9 @@ def _shares(
 ) -> list[dict[str, Any]]:
     """Return the operations' share of an arm's pulls, a row per prompt length."""
     own = cells[(cells["arm"] == arm) & (cells["outcome"] == "proven")]
-    sizes = own.drop_duplicates("prompt_tokens")[["prompt_tokens", "descriptors", "pull_bytes"]]
+    sizes = as_moved(own).drop_duplicates("prompt_tokens")[
+        ["prompt_tokens", "descriptors", "pull_bytes"]
+    ]
     pulls = points[
         (points["measure"] == "pull_ms") & (points["series"] == design.facts_of(arm).series)
     ]

@@ -81,7 +81,7 @@ def point_lines(tables: CostTables) -> list[PointLine]:
     return [
         PointLine(
             series=str(row["series"]),
-            pieces=f"{row['descriptors']:,} of {row['descriptor_bytes']:,} bytes",
+            pieces=f"{_count(row['descriptors'])} of {row['descriptor_bytes']:,} bytes",
             pull=f"{number(row['measured_ms'])} ms (fitted {number(row['predicted_ms'])})",
             rate=_rate_text(row),
             share="not told"
@@ -91,6 +91,10 @@ def point_lines(tables: CostTables) -> list[PointLine]:
         )
         for row in records(tables.points[tables.points["measure"] == "pull_ms"])
     ]
+
+
+def _count(descriptors: float) -> str:
+    return f"{descriptors:,.0f}" if float(descriptors).is_integer() else f"{descriptors:,.1f}"
 
 
 def _rate_text(row: Mapping[str, Any]) -> str:

@@ -11,7 +11,15 @@ import pandas as pd
 
 from kvroad.stats import launch_summary
 from kvroad.tables import Design, Metric, metrics_of
-from kvroad.verdict.flags import flag_notes, launch_value, order_note, served_notes, warmup_note
+from kvroad.verdict.flags import flag_notes, launch_value, order_note, warmup_note
+from kvroad.verdict.served import (
+    alone_arms,
+    alone_of,
+    cache_note,
+    extra_answer,
+    extra_ttft,
+    served_notes,
+)
 from kvroad.verdict.text import (
     Entry,
     because,
@@ -64,6 +72,8 @@ def blocks(verdict: pd.DataFrame, cells: pd.DataFrame, design: Design) -> list[B
 
 
 def _block(rows: pd.DataFrame, cells: pd.DataFrame, metric: Metric, design: Design) -> Block:
+    if metric.is_difference:
+        return Block(metric, tuple(design.prompt_tokens), _difference_lines(rows, cells, design))
     lines = [] if design.contrasts else _lone_lines(cells, metric, design)
     for baseline in dict.fromkeys(base for _, base in design.contrasts):
         own = rows[rows["baseline"] == baseline]
@@ -77,6 +87,45 @@ def _block(rows: pd.DataFrame, cells: pd.DataFrame, metric: Metric, design: Desi
             shown = (entries.get(t, Entry("not planned")) for t in design.prompt_tokens)
             lines.append(Line(label, tuple(shown)))
     return Block(metric, tuple(design.prompt_tokens), (*lines, *_quoted_lines(metric, design)))
+
+
+def _difference_lines(rows: pd.DataFrame, cells: pd.DataFrame, design: Design) -> tuple[Line, ...]:
+    """Return a line per arm with its own value, then the differences between arms.
+
+    The value is that of the arm's contrast with the engine that serves alone, where the
+    study has it: there it has a word.
+    """
+    own = extra_ttft(launch_summary(cells, design.alpha), design)
+    alone, judged = alone_arms(design), _by_place(rows)
+    lines = []
+    for arm in (name for name in design.shown_arms if name not in alone):
+        against = alone_of(arm, design)
+        entries = {row["prompt_tokens"]: _extra_entry(row) for row in own if row["arm"] == arm}
+        for tokens in design.prompt_tokens:
+            row = judged.get((arm, against, tokens))
+            if row is not None:
+                entries[tokens] = contrast_entry(row)
+        lines.append(_prompt_line(f"{arm} (over {against or 'one engine alone'})", entries, design))
+    for arm, base in design.contrasts:
+        if not {arm, base} & set(alone):
+            found = {t: judged.get((arm, base, t)) for t in design.prompt_tokens}
+            entries = {t: contrast_entry(row) for t, row in found.items() if row is not None}
+            lines.append(_prompt_line(f"{arm} (less {base})", entries, design))
+    return tuple(lines)
+
+
+def _by_place(rows: pd.DataFrame) -> dict[tuple[Any, ...], dict[str, Any]]:
+    return {(r["arm"], r["baseline"], r["prompt_tokens"]): r for r in records(rows)}
+
+
+def _prompt_line(label: str, entries: dict[int, Entry], design: Design) -> Line:
+    return Line(label, tuple(entries.get(t, Entry("no value")) for t in design.prompt_tokens))
+
+
+def _extra_entry(row: dict[str, Any]) -> Entry:
+    sign = "+" if row["value_ms"] > 0 else ""
+    text = f"{sign}{value_text(row['value_ms'], 'ms')}"
+    return Entry(text, limits(row["low_ms"], row["high_ms"], "ms"))
 
 
 def _baseline_line(
@@ -126,41 +175,21 @@ def _quoted_lines(metric: Metric, design: Design) -> list[Line]:
 
 
 def answers(verdict: pd.DataFrame, cells: pd.DataFrame, design: Design) -> list[str]:
-    """Return one sentence per contrast on pull time, with ratios and intervals."""
-    pulls = verdict[verdict["metric"] == "pull_ms"]
-    if not design.contrasts:
-        return [_lone_answer(cells, arm, design) for arm in design.arms]
-    compared = [
-        (arm, base, pulls[(pulls["arm"] == arm) & (pulls["baseline"] == base)])
-        for arm, base in design.contrasts
-    ]
-    extra = verdict[verdict["metric"] == "extra_ttft_ms"]
-    return [
-        _answer(rows, cells, design.alpha)
-        if len(rows)
-        else _extra_answer(extra[(extra["arm"] == arm) & (extra["baseline"] == base)], design.alpha)
-        for arm, base, rows in compared
-    ]
-
-
-def _extra_answer(rows: pd.DataFrame, alpha: float) -> str:
-    """Say what transferring adds to the time to first token, against one engine alone."""
-    if rows.empty:
-        return "No number: nothing is transferred by either arm."
-    arm, base = rows.iloc[0]["arm"], rows.iloc[0]["baseline"]
-    known = records(rows[rows["tested"] == "difference"])
-    if not known:
-        first = str(rows.iloc[0]["sentence"]).partition(". ")[2]
-        return f"No number for {arm} against {base}: {first}"
-    parts = [
-        f"{value_text(row['difference'], row['unit'])} at {tokens_text(row['prompt_tokens'])} "
-        f"tokens ({interval(row)})"
-        for row in known
-    ]
-    return (
-        f"Pulling the cache over {arm} adds to the time to first token, against one engine that "
-        f"serves alone ({base}): {', '.join(parts)} ({percent(1 - alpha)} intervals)."
-    )
+    """Return a sentence per contrast on pull time, and one per arm on what a pull adds to TTFT."""
+    pulls, alone = verdict[verdict["metric"] == "pull_ms"], alone_arms(design)
+    arms = [arm for arm in design.shown_arms if arm not in alone]
+    if design.contrasts:
+        told = [
+            _answer(rows, cells, design.alpha)
+            for arm, base in design.contrasts
+            if not {arm, base} & set(alone)
+            for rows in [pulls[(pulls["arm"] == arm) & (pulls["baseline"] == base)]]
+        ]
+    else:
+        told = [_lone_answer(cells, arm, design) for arm in arms]
+    extra = extra_ttft(launch_summary(cells, design.alpha), design)
+    told += [extra_answer(arm, extra, cells, design) for arm in arms if alone_of(arm, design)]
+    return told or ["No number: nothing is transferred by any arm."]
 
 
 def _lone_answer(cells: pd.DataFrame, arm: str, design: Design) -> str:
@@ -255,7 +284,7 @@ def _reading_lines(cells: pd.DataFrame, design: Design) -> list[str]:
         "",
     ]
     lines += [f"- {m.label} ({m.unit}): {m.formula}." for m in metrics_of(cells) if m.is_main]
-    if note := warmup_note(cells):
+    for note in filter(None, (warmup_note(cells), cache_note(cells))):
         lines += ["", note]
     if design.quoted is not None:
         lines += ["", f"Quoted: {design.quoted.source}. Quoted numbers were not measured here."]
@@ -267,7 +296,8 @@ def verdict_json(verdict: pd.DataFrame, cells: pd.DataFrame, design: Design) -> 
 
     Fields: ``schema`` (``kvroad.verdict/1``), ``study``, ``study_name``, ``baseline``, ``alpha``,
     ``overrides``, ``answers`` (a sentence per contrast), ``cells`` (count per outcome),
-    ``rows`` (the verdict table; absent numbers are null), ``flags`` (a note each), ``order``
+    ``rows`` (the verdict table; absent numbers are null), ``extra_ttft`` (see `extra_ttft`),
+    ``cache_check`` (a note, empty for a replay), ``flags`` (a note each), ``order``
     (a note), ``warmup`` (the declared rule and its count), ``refused`` (see `refusals`),
     ``quoted`` (null, or source, arm, baseline and ratios by metric and prompt tokens).
     docs/verdict.schema.json says all of it; a field that goes or changes its meaning raises
@@ -284,6 +314,10 @@ def verdict_json(verdict: pd.DataFrame, cells: pd.DataFrame, design: Design) -> 
         "answers": answers(verdict, cells, design),
         "cells": {str(k): int(n) for k, n in cells["outcome"].value_counts().sort_index().items()},
         "rows": [_plain(row) for row in records(verdict)],
+        "extra_ttft": [
+            _plain(row) for row in extra_ttft(launch_summary(cells, design.alpha), design)
+        ],
+        "cache_check": cache_note(cells),
         "flags": [*flag_notes(verdict), *served_notes(cells)],
         "order": order_note(cells, design),
         "warmup": warmup_note(cells),

@@ -7,7 +7,7 @@ import pandas as pd
 from kvroad.tables import MAIN_METRICS, Design, metric
 from kvroad.verdict.text import percent, records, tokens_text
 
-__all__ = ["flag_notes", "launch_value", "order_note", "served_notes", "warmup_note"]
+__all__ = ["flag_notes", "launch_value", "order_note", "warmup_note"]
 
 
 def flag_notes(verdict: pd.DataFrame) -> list[str]:
@@ -133,35 +133,3 @@ def launch_value(cells: pd.DataFrame) -> str:
     if "n_requests" in cells:
         return "the mean over its transfers, and the median over its requests"
     return "the median of its pulls"
-
-
-def served_notes(cells: pd.DataFrame) -> list[str]:
-    """Return a note per arm and prompt length whose pulls were not what the layout foresees.
-
-    NIXL merges neighbouring descriptors, so that their number tells the state of the block
-    pool too; another number of bytes means that the layout is not the one in use.
-    """
-    if "descriptors_moved" not in cells:
-        return []
-    proven = cells[(cells["outcome"] == "proven") & cells["descriptors_moved"].notna()]
-    notes = []
-    for (arm, _), group in proven.groupby(["arm", "prompt_tokens"], sort=False):
-        if note := _moved_note(group):
-            tokens = tokens_text(int(group["prompt_tokens"].iloc[0]))
-            notes.append(f"{arm}, at {tokens} tokens: {note}.")
-    return notes
-
-
-def _moved_note(group: pd.DataFrame) -> str:
-    planned, size = float(group["descriptors"].iloc[0]), float(group["pull_bytes"].iloc[0])
-    moved, n_bytes = group["descriptors_moved"], group["bytes_moved"]
-    texts = []
-    if ((n_bytes - size).abs() > 0.5).any():
-        texts.append(f"a pull moved {n_bytes.mean():,.0f} bytes, the layout has {size:,.0f}")
-    if ((moved - planned).abs() > 0.5).any():
-        span = f"{moved.min():,.1f}"
-        if moved.max() - moved.min() > 0.05:
-            span = f"{span} to {moved.max():,.1f}"
-        why = ", since NIXL merges neighbours" if (moved < planned).all() else ""
-        texts.append(f"a pull had {span} descriptors, the layout has {planned:,.0f}{why}")
-    return "; ".join(texts)
