@@ -380,6 +380,8 @@ class TestCacheCheck:
         ("told", "word", "status"),
         [
             ("equal", "equal", "agrees"),
+            ("equal: 8 blocks in 32 caches", "equal", "agrees"),
+            ("not checked: no digests of prefill", "not checked", "unavailable"),
             ("different", "different", "contradicts"),
             ("perhaps", "not checked", "unavailable"),
             (None, "not checked", "unavailable"),
