@@ -11,7 +11,10 @@ from typing import Any
 import pytest
 from docs_commands import REPOSITORY, DocCommand, Shell, make_shell, read_commands
 
-PAGES = ("README.md", "docs/hosts.md", "docs/mlflow.md", "docs/soft_roce.md")
+PAGES = (
+    *("README.md", "docs/hosts.md", "docs/mlflow.md", "docs/serving.md"),
+    "docs/soft_roce.md",
+)
 ALL = sorted(
     path.relative_to(REPOSITORY)
     for path in [
