@@ -28,7 +28,7 @@ from playwright.sync_api import sync_playwright
 
 ROOT = Path(__file__).parent.parent
 IMAGES = ROOT / "docs" / "images"
-STUDIES = ("loopback_published", "h200_nvlink", "h200_regions")
+STUDIES = ("loopback_published", "h200_nvlink", "h200_regions", "h200_serving")
 STUDY = "h200_nvlink"
 PARTS = ("Snakefile", "conf", "profiles", "src", "workflow")
 LIMIT = 300_000
