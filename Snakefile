@@ -44,6 +44,14 @@ include: "workflow/rules/analyse.smk"
 include: "workflow/rules/publish.smk"
 
 
+# With --profile profiles/slurm these are not worth a job, and a failing gate must not take
+# the report with it.
+localrules:
+    write_design,
+    log_mlflow,
+    gate,
+
+
 rule all:
     default_target: True
     input:
@@ -54,8 +62,9 @@ rule all:
 
 onstart:
     forward_to_jobs()
-    # Before any job, and only where something is left to measure.
-    if not all(receipt.exists() for receipt in RECEIPTS):
+    # Before any job, and only where something is left to measure. On a cluster the node is
+    # known in the job alone, which checks it then.
+    if not IS_CLUSTER and not all(receipt.exists() for receipt in RECEIPTS):
         try:
             host = open_host(STUDY.host)
             check_host(

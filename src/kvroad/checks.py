@@ -73,7 +73,7 @@ def _sees_cuda(entries: list[str]) -> bool:
 
 _ONE_OF: dict[str, tuple[str, ...]] = {
     "retry": ("unproven", "none"),
-    "host.connection": ("local", "ssh", "hand"),
+    "host.connection": ("local", "ssh", "slurm", "hand"),
     "engine.name": ("nixl",),
     "engine.cells_per_launch": ("one", "all"),
     "engine.operation": ("read", "write"),
@@ -290,7 +290,7 @@ def _check_host(host: Host) -> None:
     if len({half.name for half in halves.values()}) == 1:
         raise UserError(f"host.prefill.name and host.decode.name are both {host.prefill.name!r}")
     if host.connection == "hand":
-        raise UserError("host.connection: two hosts by hand cannot keep step; allowed: ssh, local")
+        raise UserError("host.connection: two hosts by hand cannot keep step; allowed: ssh, slurm, local")
 
 
 def _check_one_host(host: Host, where: str) -> None:

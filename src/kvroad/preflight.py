@@ -16,7 +16,7 @@ from kvroad.errors import UserError
 from kvroad.hosts import Host, RunningHost
 from kvroad.study import Study
 
-__all__ = ["Finding", "check_host", "refuse", "table_lines"]
+__all__ = ["Finding", "check_host", "check_once", "refuse", "table_lines"]
 
 NIXL_PACKAGES = ("nixl-cu13", "nixl-cu12", "nixl")
 OK, WARNING, REFUSED = "ok", "warning", "refused"
@@ -62,6 +62,19 @@ def check_host(
                 say(line)
         refuse(findings, one.label)
     return rows
+
+
+def check_once(
+    study: Study,
+    design: Design,
+    host: RunningHost,
+    results_dir: Path,
+    done: Path,
+    say: Callable[[str], None],
+) -> None:
+    """Check hosts as `check_host` does, unless ``done`` says that it was done already."""
+    if not done.exists():
+        write_json(done, check_host(study, design, host, results_dir, say))
 
 
 def refuse(findings: list[Finding], label: str) -> None:

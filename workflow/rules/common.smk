@@ -22,8 +22,35 @@ RECEIPTS = [
 ]
 
 
+# On a cluster a launch runs on the node where its job lands. Those of a block are compared
+# with each other: they are one job on one node, one after the other, as everywhere else.
+IS_CLUSTER = STUDY.host.connection == "slurm"
+
+
+def slot_of(launch):
+    """Return the resource of which a launch takes all there is."""
+    return f"block_slot_{launch.block}" if IS_CLUSTER else "host_slot"
+
+
 # A host carries one launch at a time, whatever --cores says.
-workflow.register_resource("host_slot", 1)
+SLOTS = sorted({slot_of(launch) for launch in DESIGN.launches})
+for slot in SLOTS:
+    workflow.register_resource(slot, 1)
+
+
+def takes(slot):
+    """Return how much of a slot each launch takes."""
+    taken = {launch.id for launch in DESIGN.launches if slot_of(launch) == slot}
+    return lambda wildcards: int(wildcards.launch in taken)
+
+
+def block_of(wildcards):
+    """Return the group of jobs that a launch is submitted with."""
+    launch = LAUNCHES.get(wildcards.launch)
+    group = f"block-{launch.block if launch else 'unknown'}"
+    # profiles/slurm speaks of all of them by one name.
+    workflow.parent_groupids[group] = "block"
+    return group
 
 
 wildcard_constraints:

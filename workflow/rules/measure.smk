@@ -4,8 +4,10 @@ rule measure_launch:
     log:
         RESULTS / "logs" / "launches" / "{launch}-{attempt}.log",
     priority: planned_priority
+    group:
+        block_of if IS_CLUSTER else None
     resources:
-        host_slot=1,
+        **{slot: takes(slot) for slot in SLOTS},
     params:
         cells=cells_of,
     message:
