@@ -15,7 +15,7 @@ from kvroad.hosts import open_host
 from kvroad.interrupts import forward_to_jobs, name_runner
 from kvroad.preflight import check_host
 from kvroad.steps import drop_stale_marker, module_digest, tracking_uri
-from kvroad.study import resolved, study_slug
+from kvroad.study import is_split, resolved, study_slug
 
 min_version("9.27")
 

@@ -290,7 +290,9 @@ def _check_host(host: Host) -> None:
     if len({half.name for half in halves.values()}) == 1:
         raise UserError(f"host.prefill.name and host.decode.name are both {host.prefill.name!r}")
     if host.connection == "hand":
-        raise UserError("host.connection: two hosts by hand cannot keep step; allowed: ssh, slurm, local")
+        raise UserError(
+            "host.connection: two hosts by hand cannot keep step; allowed: ssh, slurm, local"
+        )
 
 
 def _check_one_host(host: Host, where: str) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import shutil
 import socket
 import subprocess
+import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol")
@@ -47,9 +49,18 @@ PlugStackConfig={root}/etc/plugstack.conf
 
 
 def missing() -> str | None:
-    """Return the first program that is not installed."""
+    """Return why Slurm cannot run here, None where it can."""
     path = f"{os.environ.get('PATH', '')}:/usr/sbin"
-    return next((name for name in PROGRAMS if shutil.which(name, path=path) is None), None)
+    absent = [name for name in PROGRAMS if shutil.which(name, path=path) is None]
+    if absent:
+        return f"no {absent[0]}: apt-get install slurmctld slurmd slurm-client munge"
+    if importlib.util.find_spec("snakemake_executor_plugin_slurm") is None:
+        return "no snakemake-executor-plugin-slurm: uv sync --extra slurm"
+    try:
+        socket.getaddrinfo("127.0.0.1", 1, flags=socket.AI_ADDRCONFIG)
+    except socket.gaierror:
+        return "Slurm resolves no address where no interface but loopback has one"
+    return None
 
 
 def _free_ports(n: int) -> list[int]:
@@ -89,10 +100,6 @@ class Slurm:
     def start(self) -> None:
         for name in ("etc", "state", "spool", "log", "run", "bin"):
             (self.root / name).mkdir(mode=0o755)
-        for folder in (self.root, *self.root.parents):
-            # munge wants a path to its socket that everyone may walk.
-            if folder.owner() == Path.home().owner() and str(folder).startswith("/tmp/"):
-                folder.chmod(folder.stat().st_mode | 0o055)
         self._write_conf()
         wrapped = self.root / "bin" / "srun"
         wrapped.write_text(f'#!/bin/sh\nSLURM_CONF={self.conf} exec {shutil.which("srun")} "$@"\n')
@@ -120,9 +127,7 @@ class Slurm:
             file.write(os.urandom(128))
         machine = socket.gethostname().split(".")[0]
         first, *others = _free_ports(1 + len(self.nodes))
-        text = CONF.format(
-            machine=machine, port=first, user=Path.home().owner(), root=self.root
-        )
+        text = CONF.format(machine=machine, port=first, user=Path.home().owner(), root=self.root)
         shape = f"CPUs={os.cpu_count()} RealMemory=16000 State=UNKNOWN"
         for node, port in zip(self.nodes, others, strict=True):
             where = f"NodeHostname={machine} NodeAddr=127.0.0.1 Port={port}"
@@ -158,9 +163,9 @@ class Slurm:
         )
         return done.stdout if done.returncode == 0 else ""
 
-    def _wait(self, is_ready: object, what: str) -> None:
+    def _wait(self, is_ready: Callable[[], object], what: str) -> None:
         deadline = time.monotonic() + 60
-        while not is_ready():  # type: ignore[operator]
+        while not is_ready():
             logs = "\n".join(p.read_text(errors="replace") for p in (self.root / "log").iterdir())
             assert all(p.poll() is None for p in self._started), logs[-4000:]
             assert time.monotonic() < deadline, f"{what} is not ready:\n{logs[-4000:]}"
@@ -183,10 +188,14 @@ class Slurm:
 
 
 @contextlib.contextmanager
-def running(root: Path, nodes: list[str]) -> Iterator[Slurm]:
+def running(nodes: list[str]) -> Iterator[Slurm]:
+    """Start Slurm in a folder of its own under /tmp: munge wants one that everyone may walk."""
+    root = Path(tempfile.mkdtemp(prefix="kvroad-slurm-", dir="/tmp"))
+    root.chmod(0o755)
     slurm = Slurm(root, nodes)
     try:
         slurm.start()
         yield slurm
     finally:
         slurm.stop()
+        shutil.rmtree(root, ignore_errors=True)

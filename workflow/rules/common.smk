@@ -44,6 +44,10 @@ def takes(slot):
     return lambda wildcards: int(wildcards.launch in taken)
 
 
+# Prefill and decode on two nodes of one allocation.
+NODES = {"nodes": 2, "tasks": 2} if IS_CLUSTER and is_split(STUDY.host) else {}
+
+
 def block_of(wildcards):
     """Return the group of jobs that a launch is submitted with."""
     launch = LAUNCHES.get(wildcards.launch)

@@ -8,6 +8,7 @@ rule measure_launch:
         block_of if IS_CLUSTER else None
     resources:
         **{slot: takes(slot) for slot in SLOTS},
+        **NODES,
     params:
         cells=cells_of,
     message:

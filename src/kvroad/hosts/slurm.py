@@ -59,7 +59,7 @@ def placed(host: study.Host) -> study.Host:
     if len(nodes) < 2:
         raise UserError(
             f"host {host.name}: prefill and decode need two nodes, Slurm job {number} has "
-            f"{len(nodes)}: --set-resources measure_launch:nodes=2 measure_launch:tasks=2"
+            f"{len(nodes)}"
         )
     sides = {}
     for side, node in zip(study.SIDES, nodes, strict=False):
@@ -70,7 +70,8 @@ def placed(host: study.Host) -> study.Host:
 
 
 def _nodes(number: str) -> list[str]:
-    names = os.environ.get("SLURM_JOB_NODELIST") or _ask("squeue", "-h", "-j", number, "-o", "%N")
+    # In a step the variable SLURM_JOB_NODELIST may name the nodes of the step.
+    names = _ask("squeue", "-h", "-j", number, "-o", "%N")
     return _ask("scontrol", "show", "hostnames", names.strip()).split()
 
 
@@ -82,9 +83,7 @@ def _address(node: str) -> str:
 
 def _ask(*words: str) -> str:
     try:
-        done = subprocess.run(
-            words, capture_output=True, text=True, check=False, timeout=_CALL_S
-        )
+        done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=_CALL_S)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise HostLost(f"{words[0]}: {error}") from error
     if done.returncode != 0:
