@@ -23,7 +23,19 @@ RECEIPTS = [
 
 
 # A host carries one launch at a time, whatever --cores says.
-workflow.register_resource("host_slot", 1)
+HOSTS = [host.name for host in hosts_of(STUDY)]
+for place in range(len(HOSTS)):
+    workflow.register_resource(f"host_slot_{place}", 1)
+
+
+def slot_on(host):
+    """Return a resource: 1 for a launch on this host, 0 for one on another."""
+
+    def taken(wildcards):
+        launch = LAUNCHES.get(wildcards.launch)
+        return int(launch is None or launch.host == host)
+
+    return taken
 
 
 wildcard_constraints:

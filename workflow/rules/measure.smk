@@ -5,7 +5,7 @@ rule measure_launch:
         RESULTS / "logs" / "launches" / "{launch}-{attempt}.log",
     priority: planned_priority
     resources:
-        host_slot=1,
+        **{f"host_slot_{place}": slot_on(host) for place, host in enumerate(HOSTS)},
     params:
         cells=cells_of,
     message:
