@@ -11,11 +11,10 @@ from kvroad.cells import next_attempt, receipt_path
 from kvroad.compose import check_command_line, compose, snakemake_overrides
 from kvroad.design import design_facts, make_design
 from kvroad.errors import UserError
-from kvroad.hosts import open_host
 from kvroad.interrupts import forward_to_jobs, name_runner
-from kvroad.preflight import check_host
+from kvroad.preflight import check_hosts
 from kvroad.steps import drop_stale_marker, module_digest, tracking_uri
-from kvroad.study import is_split, resolved, study_slug
+from kvroad.study import hosts_of, is_split, resolved, study_slug
 
 min_version("9.27")
 
@@ -62,18 +61,19 @@ rule all:
 
 onstart:
     forward_to_jobs()
-    # Before any job, and only where something is left to measure. On a cluster the node is
-    # known in the job alone, which checks it then.
-    if not IS_CLUSTER and not all(receipt.exists() for receipt in RECEIPTS):
-        try:
-            host = open_host(STUDY.host)
-            check_host(
-                STUDY,
-                DESIGN,
-                host,
-                RESULTS,
-                say=lambda line: print(line, file=sys.stderr),
-            )
-            host.close()
-        except UserError as error:
-            sys.exit(f"error: {error}")
+    # Before any job, and only the hosts on which something is left to measure.
+    try:
+        check_hosts(
+            STUDY,
+            DESIGN,
+            RESULTS,
+            run_id=os.environ["KVROAD_RUN_ID"],
+            names={
+                launch.host
+                for launch, receipt in zip(DESIGN.launches, RECEIPTS, strict=True)
+                if not receipt.exists()
+            },
+            say=lambda line: print(line, file=sys.stderr),
+        )
+    except UserError as error:
+        sys.exit(f"error: {error}")

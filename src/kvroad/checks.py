@@ -23,11 +23,12 @@ from kvroad.study import (
     arm_labels,
     is_split,
     side_host,
+    single_hosts,
     ucx_tls_of,
     variant_settings,
 )
 
-__all__ = ["UCX_ALIASES", "UCX_TRANSPORTS", "check_ucx_tls", "validate"]
+__all__ = ["UCX_ALIASES", "UCX_TRANSPORTS", "check_ucx_tls", "validate", "validate_hosts"]
 
 # Names and aliases that UCX 1.23 takes in UCX_TLS (tests compare them with the library's own).
 # fmt: off
@@ -139,6 +140,28 @@ def validate(study: Study) -> None:
         except UserError as error:
             raise UserError(f"variant {variant}: {error}") from None
     _check_arms(study)
+
+
+def validate_hosts(study: Study) -> None:
+    """Raise :class:`UserError` where the hosts of a study cannot share its blocks evenly."""
+    hosts = study.hosts
+    if not hosts:
+        return
+    names = [one.name for host in hosts for one in single_hosts(host)]
+    for name in names:
+        if names.count(name) > 1:
+            raise UserError(f"host: two hosts are named {name!r}; set host.OPTION.name")
+    by_hand = [host.name for host in hosts if host.connection == "hand"]
+    if by_hand:
+        raise UserError(f"host: {by_hand[0]} is reached by hand and needs a study of its own")
+    if len({host.connection == "slurm" for host in hosts}) == 2:
+        raise UserError("host: nodes of Slurm and other hosts need a study each")
+    step = 2 * len(hosts)
+    if study.launches % step:
+        raise UserError(
+            f"launches: {study.launches} is not allowed; on {len(hosts)} hosts a multiple of "
+            f"{step} gives each of them an even number of blocks"
+        )
 
 
 def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:

@@ -13,10 +13,10 @@ from kvroad.by_hand import ingest, write_bundle
 from kvroad.compose import compose
 from kvroad.design import make_design
 from kvroad.errors import UserError
-from kvroad.hosts import open_host
+from kvroad.hosts import Host, HostLost, open_host
 from kvroad.measure import Measurement, owner_of
 from kvroad.publish import publish
-from kvroad.study import Study
+from kvroad.study import Study, hosts_of
 
 __all__ = ["main"]
 
@@ -95,19 +95,28 @@ def _publish(study: Study, arguments: argparse.Namespace) -> int:
 
 
 def _stop(study: Study, arguments: argparse.Namespace) -> int:
-    owner = owner_of(study)
-    with closing(open_host(study.host)) as host:
-        for one in host.hosts():
-            ended = 0
-            for event in one.stop(owner):
-                if event["event"] == "busy":
-                    holder = event["holder"]
-                    print(f"{one.label}: {holder.get('owner')} is at work there; left alone")
-                elif event["event"] in ("stopping", "reaped"):
-                    ended += 1
-            what = "1 launch" if ended == 1 else f"{ended or 'no'} launches"
-            print(f"{one.label}: {what} of this study ended")
-    return _DONE
+    owner, status = owner_of(study), _DONE
+    for told in hosts_of(study):
+        try:
+            with closing(open_host(told)) as host:
+                for one in host.hosts():
+                    _stop_on(one, owner)
+        except HostLost as error:
+            print(f"error: {error}", file=sys.stderr)
+            status = _FAILED
+    return status
+
+
+def _stop_on(host: Host, owner: str) -> None:
+    ended = 0
+    for event in host.stop(owner):
+        if event["event"] == "busy":
+            holder = event["holder"]
+            print(f"{host.label}: {holder.get('owner')} is at work there; left alone")
+        elif event["event"] in ("stopping", "reaped"):
+            ended += 1
+    what = "1 launch" if ended == 1 else f"{ended or 'no'} launches"
+    print(f"{host.label}: {what} of this study ended")
 
 
 def _bundle(study: Study, arguments: argparse.Namespace) -> int:

@@ -2,7 +2,8 @@
 
 The order follows a Williams square (E. J. Williams, "Experimental designs balanced for
 the estimation of residual effects of treatments", 1949): every arm comes before and
-after every other equally often.
+after every other equally often. Several hosts get the blocks in turn, and each a stretch
+of the square's rows.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from kvroad.study import (
     Workload,
     arm_label,
     arm_labels,
+    hosts_of,
     is_split,
+    on_host,
     side_host,
 )
 
@@ -137,6 +140,7 @@ NOT_IDENTITY_FIELDS = {
         "road",
         "tracking",
         "overrides",
+        "hosts",
     },
     "transport": {"description"},
     "variant": {"description"},
@@ -170,6 +174,11 @@ class Cell:
     block: int
     identity: dict[str, Any]
 
+    @property
+    def host(self) -> str:
+        """Name of the host that the block is on."""
+        return str(self.identity["host"]["name"])
+
 
 @dataclass(frozen=True)
 class Launch:
@@ -179,6 +188,11 @@ class Launch:
     arm: Arm
     block: int
     cells: list[Cell]
+
+    @property
+    def host(self) -> str:
+        """Name of the host that the block is on."""
+        return self.cells[0].host
 
 
 @dataclass(frozen=True)
@@ -200,22 +214,32 @@ class Design:
 
 def make_design(study: Study) -> Design:
     """Return all launches of a study in their balanced order."""
-    arms = {arm.label: arm for arm in _arms(study)}
-    order = _balanced_rows(list(arms))
+    hosts = [on_host(study, host.name) for host in hosts_of(study)]
+    arms = [{arm.label: arm for arm in _arms(host)} for host in hosts]
+    order = _balanced_rows(list(arms[0]))
     launches: list[Launch] = []
     for block in range(study.launches):
-        lengths = list(study.prompt_tokens)
-        random.Random(f"{study.seed}/{block}").shuffle(lengths)
-        if study.engine.cells_per_launch == "all":
-            for label in order[block % len(order)]:
-                launches.append(_launch(study, arms[label], block, lengths))
-            continue
-        for length in lengths:
-            # The row depends on the length, so that each length sees every row in turn.
-            row = (block + study.prompt_tokens.index(length)) % len(order)
-            for label in order[row]:
-                launches.append(_launch(study, arms[label], block, [length]))
-    return Design(arms, launches)
+        turn, place = divmod(block, len(hosts))
+        first_row = place * (study.launches // len(hosts)) + turn
+        launches += _block(hosts[place], arms[place], order, block, first_row)
+    return Design(arms[0], launches)
+
+
+def _block(
+    study: Study, arms: dict[str, Arm], order: list[list[str]], block: int, first_row: int
+) -> list[Launch]:
+    """Return the launches of a block on the study's one host, in their order."""
+    lengths = list(study.prompt_tokens)
+    random.Random(f"{study.seed}/{block}").shuffle(lengths)
+    if study.engine.cells_per_launch == "all":
+        row = order[first_row % len(order)]
+        return [_launch(study, arms[label], block, lengths) for label in row]
+    launches = []
+    for length in lengths:
+        # The row depends on the length, so that each length sees every row in turn.
+        row = order[(first_row + study.prompt_tokens.index(length)) % len(order)]
+        launches += [_launch(study, arms[label], block, [length]) for label in row]
+    return launches
 
 
 def design_facts(study: Study, design: Design, slug: str) -> dict[str, Any]:
@@ -239,6 +263,7 @@ def design_facts(study: Study, design: Design, slug: str) -> dict[str, Any]:
                 "variant": launch_of[cell.id].arm.variant_name,
                 "prompt_tokens": cell.prompt_tokens,
                 "block": cell.block,
+                "host": cell.host,
             }
             for cell in design.cells
         ],
@@ -253,8 +278,11 @@ def design_facts(study: Study, design: Design, slug: str) -> dict[str, Any]:
 def _arm_facts(study: Study, arm: Arm) -> dict[str, Any]:
     """Return what an arm declares to be its own, and which arms it shares a cost model with."""
     variant = study.variants[arm.variant_name]
-    override = study.host.transports.get(arm.transport_name, TransportOverride())
-    environment = {**arm.transport.env, **override.env, **variant.env}
+    told = [
+        host.transports.get(arm.transport_name, TransportOverride()) for host in hosts_of(study)
+    ]
+    nominal = {override.nominal_gb_per_s for override in told}
+    environment = {*arm.transport.env, *variant.env, *(k for o in told for k in o.env)}
     settings = {
         **{f"engine.{key}": value for key, value in variant.engine.items()},
         **{f"workload.{key}": value for key, value in variant.workload.items()},
@@ -269,7 +297,7 @@ def _arm_facts(study: Study, arm: Arm) -> dict[str, Any]:
         "declares": sorted({"env.UCX_TLS", *settings, *(f"env.{key}" for key in environment)}),
         "series": ", ".join([f"{arm.transport_name} {arm.engine.operation}", *others]),
         "operation": arm.engine.operation,
-        "nominal_gb_per_s": override.nominal_gb_per_s,
+        "nominal_gb_per_s": nominal.pop() if len(nominal) == 1 else None,
     }
 
 

@@ -29,19 +29,22 @@ IS_CLUSTER = STUDY.host.connection == "slurm"
 
 def slot_of(launch):
     """Return the resource of which a launch takes all there is."""
-    return f"block_slot_{launch.block}" if IS_CLUSTER else "host_slot"
+    places = [host.name for host in hosts_of(STUDY)]
+    if IS_CLUSTER:
+        return f"block_slot_{launch.block}"
+    return f"host_slot_{places.index(launch.host)}"
 
 
 # A host carries one launch at a time, whatever --cores says.
-SLOTS = sorted({slot_of(launch) for launch in DESIGN.launches})
+SLOT_OF = {launch.id: slot_of(launch) for launch in DESIGN.launches}
+SLOTS = sorted(set(SLOT_OF.values()))
 for slot in SLOTS:
     workflow.register_resource(slot, 1)
 
 
 def takes(slot):
-    """Return how much of a slot each launch takes."""
-    taken = {launch.id for launch in DESIGN.launches if slot_of(launch) == slot}
-    return lambda wildcards: int(wildcards.launch in taken)
+    """Return how much of a slot a launch takes: all or nothing."""
+    return lambda wildcards: int(SLOT_OF.get(wildcards.launch, slot) == slot)
 
 
 # Prefill and decode on two nodes of one allocation.

@@ -1,19 +1,15 @@
 """Measure the cells of one launch that are not proven yet."""
 
-import contextlib
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 from kvroad.compose import compose, snakemake_overrides
 from kvroad.design import make_design
-from kvroad.hosts import open_host
-from kvroad.hosts.slurm import job_id, placed
 from kvroad.interrupts import stop_in_order
-from kvroad.measure import Measurement, measure_launch
-from kvroad.preflight import check_once
+from kvroad.measure import Measurement, measure_on_host
 from kvroad.steps import step
+from kvroad.study import on_host
 
 
 def measure(
@@ -23,27 +19,20 @@ def measure(
     attempt: int,
     say: Callable[[str], None],
 ) -> None:
-    """Open the host, run the launch, leave the receipt."""
+    """Open the host of the launch, run it, leave the receipt."""
     stop_in_order()
     study = compose(snakemake_overrides(config), conf_dir)
-    if study.host.connection == "slurm":
-        study = replace(study, host=placed(study.host))
-    with contextlib.closing(open_host(study.host)) as host:
-        measurement = Measurement(
-            study=study,
-            design=make_design(study),
-            host=host,
-            results_dir=Path("results"),
-            run_id=os.environ["KVROAD_RUN_ID"],
-            source_dir=conf_dir.parent,
-            say=say,
-        )
-        if study.host.connection == "slurm":
-            # Only now is it known which node it is.
-            name = f"{measurement.run_id}-job-{job_id(study.host)}.json"
-            done = measurement.results_dir / "runs" / name
-            check_once(study, measurement.design, host, measurement.results_dir, done, say)
-        measure_launch(measurement, launch, attempt)
+    design = make_design(study)
+    measurement = Measurement(
+        study=on_host(study, design.launch(launch).host),
+        design=design,
+        host=None,
+        results_dir=Path("results"),
+        run_id=os.environ["KVROAD_RUN_ID"],
+        source_dir=conf_dir.parent,
+        say=say,
+    )
+    measure_on_host(measurement, launch, attempt, is_one_of_several=bool(study.hosts))
 
 
 if __name__ == "__main__":

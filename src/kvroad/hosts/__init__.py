@@ -11,7 +11,7 @@ from kvroad.hosts.machine import HostLost
 from kvroad.hosts.pair import PairedHosts
 from kvroad.hosts.slurm import SlurmNode
 
-__all__ = ["Host", "HostLost", "RunningHost", "build_agent", "open_host", "single_hosts"]
+__all__ = ["Host", "HostLost", "RunningHost", "build_agent", "open_host"]
 
 
 def open_host(host: study.Host) -> RunningHost:
@@ -25,13 +25,6 @@ def open_host(host: study.Host) -> RunningHost:
     if study.is_split(host):
         return PairedHosts({side: _open(study.side_host(host, side)) for side in study.SIDES})
     return _open(host)
-
-
-def single_hosts(host: study.Host) -> list[study.Host]:
-    """Return the one host of a study, or the two of its halves in the order of their names."""
-    if not study.is_split(host):
-        return [host]
-    return sorted((study.side_host(host, side) for side in study.SIDES), key=lambda h: h.name)
 
 
 def _open(host: study.Host) -> Host:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from kvroad import study
 from kvroad.errors import UserError
@@ -61,7 +62,7 @@ def placed(host: study.Host) -> study.Host:
             f"host {host.name}: prefill and decode need two nodes, Slurm job {number} has "
             f"{len(nodes)}"
         )
-    sides = {}
+    sides: dict[str, Any] = {}
     for side, node in zip(study.SIDES, nodes, strict=False):
         told: study.HostSide = getattr(host, side)
         bind = told.bind_address or _address(node)
