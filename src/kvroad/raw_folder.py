@@ -12,7 +12,7 @@ from typing import Any
 from kvroad.errors import UserError
 from kvroad.evidence.counters import phase_edges
 from kvroad.evidence.nixl import Pull, PullLog, parse_pulls
-from kvroad.evidence.ucx import parse_lines
+from kvroad.evidence.ucx import parse_file
 from kvroad.evidence.ucx_records import UcxLog
 from kvroad.plan import Claim
 
@@ -108,8 +108,8 @@ def read_raw(raw_dir: Path, cell: str | None = None) -> Evidence:
         raise UserError(f"{path}: not the plan of a raw folder: {error}") from error
     logs, pulls = {}, []
     for log in sorted(raw_dir.glob("*.log")):
-        with log.open(encoding="utf-8", errors="replace", newline="\n") as lines:
-            logs[log.name] = parse_lines(lines, log.name)
+        with log.open("rb") as file:
+            logs[log.name] = parse_file(file, log.name)
     for rows in sorted(raw_dir.glob("pulls-*.jsonl")):
         with rows.open(encoding="utf-8", errors="replace") as lines:
             pulls.append(parse_pulls(lines, rows.name))

@@ -1,0 +1,93 @@
+"""Parsers on long logs: rate per core and the most memory held, by size."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from benchmarks.performance.checkout import ROOT, cost_of, load
+
+__all__ = ["MB", "SIZES_MB", "measure_parsers"]
+
+MB = 1_000_000
+SIZES_MB = (50, 500)
+_SAMPLES = ROOT / "tests" / "data" / "samples"
+_OF_UCX = re.compile(rb"\[\d+\.\d+\] \[")
+# What each synthetic log is made of, over and over: real logs of one run each.
+_MADE_OF = {
+    "engine": _SAMPLES / "serving" / "vllm023_tcp_decode.log",
+    "UCX tables": _SAMPLES / "ucx" / "ucx123_nixl151_tcp_protoinfo_used.log",
+}
+
+
+def measure_parsers(folder: Path) -> dict[str, Any]:
+    """Read logs of each kind and size in processes of their own."""
+    rows = []
+    for kind, sample in _MADE_OF.items():
+        for size in SIZES_MB:
+            raw = folder / "raw"
+            raw.mkdir(exist_ok=True)
+            _write(raw / "decode-0.log", sample, size * MB)
+            for what in ("records", "versions"):
+                words = [sys.executable, "-m", "benchmarks.performance.parsers", what, "raw"]
+                cost = cost_of(words, folder)
+                told = json.loads(cost.output.strip().splitlines()[-1])
+                rows.append({"kind": kind, "mb": size, "what": what, "load": load(), **told})
+            (raw / "decode-0.log").unlink()
+    return {"rows": rows, "samples": {k: str(p.relative_to(ROOT)) for k, p in _MADE_OF.items()}}
+
+
+def _write(path: Path, sample: Path, n_bytes: int) -> None:
+    """Write a sample, then its lines over and over; of an engine's log its own alone.
+
+    What UCX says in an engine's log it says once, at the start.
+    """
+    text = sample.read_bytes()
+    lines = text.splitlines(keepends=True)
+    if "serving" in sample.parts:
+        lines = [line for line in lines if not _OF_UCX.search(line)]
+    with open(path, "wb") as out:
+        out.write(text)
+        block = b"".join(lines)
+        block *= max(1, (8 * MB) // len(block))
+        left = n_bytes - len(text)
+        while left > 0:
+            left -= out.write(block[:left])
+
+
+def _main(what: str, raw: Path) -> None:
+    import resource
+    import time
+
+    log = raw / "decode-0.log"
+    if what == "records":
+        from kvroad.evidence.ucx import parse_file
+    else:
+        from kvroad.agent.manifest import write_manifest
+        from kvroad.tables.raw import _checked_files, _ucx_versions
+
+        write_manifest(raw)
+    before = resource.getrusage(resource.RUSAGE_SELF)
+    start = time.monotonic()
+    if what == "records":
+        with log.open("rb") as file:
+            parse_file(file, log.name)
+    else:
+        _ucx_versions(_checked_files(raw))
+    after = resource.getrusage(resource.RUSAGE_SELF)
+    cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    told = {
+        "cpu_s": cpu_s,
+        "wall_s": time.monotonic() - start,
+        "mb_per_s": log.stat().st_size / MB / cpu_s,
+        "rss_before_bytes": before.ru_maxrss * 1024,
+        "rss_bytes": after.ru_maxrss * 1024,
+    }
+    print(json.dumps(told))
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1], Path(sys.argv[2]))
