@@ -65,13 +65,19 @@ def _study(folder: Path, study: str) -> Any:
 
 
 def _jobs(folder: Path) -> list[dict[str, Any]]:
-    """Return rule, start and end of each job, each once, as Snakemake keeps them."""
-    found = {}
+    """Return rule, start and end of each job, as Snakemake keeps them for each of its outputs.
+
+    Only launches have several jobs of a rule, with one output each.
+    """
+    found: dict[Any, dict[str, Any]] = {}
     for path in (folder / ".snakemake" / "metadata").rglob("*"):
         if path.is_file():
             data = json.loads(path.read_text())
             job = {"rule": data["rule"], "start": data["starttime"], "end": data["endtime"]}
-            found[job["rule"], job["start"]] = job
+            key = path if job["rule"] == "measure_launch" else job["rule"]
+            same = found.setdefault(key, job)
+            same["start"] = min(same["start"], job["start"])
+            same["end"] = max(same["end"], job["end"])
     return list(found.values())
 
 
@@ -94,17 +100,22 @@ def _launch(folder: Path, cell: str) -> dict[str, float]:
 
 def measure_imports(folder: Path) -> dict[str, Any]:
     """Return what parsing the workflow imports, and what a measuring job does before it starts."""
-    words = ["-X", "importtime", "-m", "snakemake", "-n", "all", "--config", "study=smoke"]
-    parsing = cost_of([sys.executable, *words], folder)
-    job = "import kvroad.compose, kvroad.design, kvroad.measure, kvroad.steps"
-    measuring = cost_of([sys.executable, "-X", "importtime", "-c", job], folder)
+    dry = snakemake(folder, "-n", "all", "--config", "study=smoke")
     plain = cost_of([sys.executable, "-c", "import snakemake.cli"], folder)
     return {
-        "parsing": {**_times(parsing.output), "cpu_s": parsing.cpu_s},
-        "measuring": {**_times(measuring.output), "cpu_s": measuring.cpu_s},
+        "parsing": _imports(folder, folder / "Snakefile"),
+        "measuring": _imports(folder, folder / "workflow" / "scripts" / "measure_launch.py"),
+        "dry_run_cpu_s": dry.cpu_s,
         "snakemake_alone_cpu_s": plain.cpu_s,
         "load": load(),
     }
+
+
+def _imports(folder: Path, path: Path) -> dict[str, Any]:
+    """Return what a file's own imports of kvroad bring in and take."""
+    lines = [x for x in path.read_text().splitlines() if x.startswith("from kvroad")]
+    cost = cost_of([sys.executable, "-X", "importtime", "-c", "; ".join(lines)], folder)
+    return {**_times(cost.output), "cpu_s": cost.cpu_s}
 
 
 def _times(text: str) -> dict[str, Any]:
