@@ -15,7 +15,7 @@ from kvroad.interrupts import forward_to_jobs, name_runner
 from kvroad.preflight import check_hosts
 from kvroad.steps import drop_stale_marker, module_digest, tracking_uri
 from kvroad.study import hosts_of, is_split, resolved, study_slug
-from kvroad.study_file import study_path, write_study
+from kvroad.study_file import STUDY_VARIABLE, study_path, write_study
 
 min_version("9.27")
 
@@ -63,7 +63,7 @@ rule all:
 onstart:
     forward_to_jobs()
     # So that no job has to compose it again.
-    write_study(STUDY, study_path(RESULTS, os.environ["KVROAD_RUN_ID"], OVERRIDES))
+    write_study(STUDY, STUDY_FILE)
     # Before any job, and only the hosts on which something is left to measure.
     try:
         check_hosts(

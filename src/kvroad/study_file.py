@@ -11,9 +11,14 @@ from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
 from kvroad.cells import read_json
+from kvroad.errors import UserError
 from kvroad.study import Study, resolved
 
-__all__ = ["read_study", "study_path", "write_study"]
+__all__ = ["STUDY_VARIABLE", "read_study", "study_path", "write_study"]
+
+
+# Says to measuring jobs where their study is.
+STUDY_VARIABLE = "KVROAD_STUDY"
 
 
 def study_path(results_dir: Path, run_id: str, overrides: Sequence[str]) -> Path:
@@ -31,10 +36,20 @@ def write_study(study: Study, path: Path) -> None:
     temporary.replace(path)
 
 
-def read_study(path: Path) -> Study | None:
-    """Return the study that was written; None where there is none."""
+def read_study(path: Path) -> Study:
+    """Return the study that was written.
+
+    Raises
+    ------
+    UserError
+        When there is none.
+    """
     data = read_json(path)
-    return None if data is None else _build(Study, data)
+    if data is None:
+        raise UserError(f"{path}: no study there; Snakemake writes it before the first launch")
+    study = _build(Study, data)
+    assert isinstance(study, Study)
+    return study
 
 
 def _build(owner: Any, data: dict[str, Any]) -> Any:

@@ -7,6 +7,7 @@ import pytest
 
 from kvroad.compose import compose
 from kvroad.design import make_design
+from kvroad.errors import UserError
 from kvroad.study_file import read_study, study_path, write_study
 
 CONF = Path(__file__).parents[2] / "conf"
@@ -38,10 +39,10 @@ def test_hosts_and_hostile_values_come_back_and_a_password_does_not(tmp_path: Pa
     write_study(study, path)
     assert "secret" not in path.read_text()
     found = read_study(path)
-    assert found is not None
     assert replace(found, tracking=study.tracking) == study
 
 
 def test_without_a_file_there_is_no_study_and_other_words_have_another_file(tmp_path: Path) -> None:
-    assert read_study(tmp_path / "none.json") is None
+    with pytest.raises(UserError, match="no study there"):
+        read_study(tmp_path / "none.json")
     assert study_path(tmp_path, "run", ["a=1"]) != study_path(tmp_path, "run", ["a=2"])

@@ -11,6 +11,11 @@ COST_TABLES = [
     "cost_held_out",
     "cost_curves",
 ]
+PYTHON = sys.executable
+MEASURE = Path(workflow.basedir) / "workflow" / "scripts" / "measure_launch.py"
+# A composed study for the jobs; where it is, they know from the environment.
+STUDY_FILE = study_path(RESULTS, os.environ["KVROAD_RUN_ID"], OVERRIDES).absolute()
+os.environ[STUDY_VARIABLE] = str(STUDY_FILE)
 LAUNCHES = {launch.id: launch for launch in DESIGN.launches}
 RECEIPTS = [
     receipt_path(

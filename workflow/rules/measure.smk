@@ -13,5 +13,5 @@ rule measure_launch:
         cells=cells_of,
     message:
         "measuring {wildcards.launch}"
-    script:
-        "../scripts/measure_launch.py"
+    shell:
+        "{PYTHON:q} {MEASURE:q} {wildcards.launch:q} {wildcards.attempt} {log:q}"
