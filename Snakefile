@@ -3,6 +3,7 @@
 import os
 import sys
 import uuid
+from contextlib import closing
 from pathlib import Path
 
 from snakemake.utils import min_version

@@ -1,5 +1,6 @@
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,6 +16,11 @@ PARTS = ("Snakefile", "conf", "profiles", "src", "workflow")
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--run-slow", action="store_true", help="run tests that take minutes")
     parser.addoption("--faults-json", help="where the fault matrix writes what it measured")
+
+
+def pytest_configure() -> None:
+    # What a shell starts in the background ignores Ctrl-C and hands that on; tests send it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 from kvroad.errors import UserError, nearest
 from kvroad.evidence.redact import redact_env
 from kvroad.kv_layout import pull_layout
+from kvroad.serving import AGGREGATED, SERVING_ENGINES, check_serving
 from kvroad.study import (
     SIDES,
     Engine,
@@ -75,12 +76,13 @@ def _sees_cuda(entries: list[str]) -> bool:
 _ONE_OF: dict[str, tuple[str, ...]] = {
     "retry": ("unproven", "none"),
     "host.connection": ("local", "ssh", "slurm", "hand"),
-    "engine.name": ("nixl",),
+    "engine.name": ("nixl", *SERVING_ENGINES),
     "engine.cells_per_launch": ("one", "all"),
     "engine.operation": ("read", "write"),
     "engine.memory": ("DRAM", "VRAM"),
     "engine.block_order": ("fresh", "fragmented"),
 }
+_MOST_PORT = 65535
 _AT_LEAST: dict[str, int] = {
     "seed": 0,
     "engine.tensor_parallel_size": 1,
@@ -126,6 +128,7 @@ _FREE_TEXT = re.compile(r"claims\.quoted|.*\.(description|source)$|overrides")
 def validate(study: Study) -> None:
     """Raise :class:`UserError`, in one line, for the first value that cannot be meant."""
     _check_text(study)
+    check_serving(study.engine.serving, study.engine.name, list(study.transports))
     _check_values(study)
     _check_transports(study)
     _check_host(study.host)
@@ -134,6 +137,7 @@ def validate(study: Study) -> None:
     for variant in study.variants:
         engine, workload = variant_settings(study, variant)
         try:
+            check_serving(engine.serving, engine.name, list(study.transports))
             _check_values(replace(study, engine=engine, workload=workload))
             _check_memory(study, engine)
             _check_layout(study, engine, workload)
@@ -212,6 +216,13 @@ def _check_values(study: Study) -> None:
             f"engine.rank_pairs: {study.engine.rank_pairs} is more than the ranks there are "
             f"(engine.tensor_parallel_size={study.engine.tensor_parallel_size})"
         )
+    # A port each for the rank pairs, from the first on.
+    highest = _MOST_PORT - study.engine.rank_pairs + 1
+    if study.engine.side_channel_port > highest:
+        raise UserError(
+            f"engine.side_channel_port: {study.engine.side_channel_port} is too large; "
+            f"allowed is 0 to {highest} with engine.rank_pairs={study.engine.rank_pairs}"
+        )
 
 
 def _check_choice(path: str, value: str, allowed: Iterable[str]) -> None:
@@ -245,6 +256,8 @@ def _check_prompt_tokens(lengths: list[int]) -> None:
 
 def _check_transports(study: Study) -> None:
     for name, transport in study.transports.items():
+        if name == AGGREGATED:
+            continue
         if not transport.roads:
             raise UserError(f"transport.{name}.roads is empty: name the roads that prove it")
         for road in transport.roads:
@@ -321,9 +334,9 @@ def _check_host(host: Host) -> None:
 def _check_one_host(host: Host, where: str) -> None:
     if host.connection == "ssh" and not host.address:
         raise UserError(f"{where}.address is missing: connection ssh needs a name or an address")
-    if host.port is not None and not 1 <= host.port <= 65535:
+    if host.port is not None and not 1 <= host.port <= _MOST_PORT:
         size = "large" if host.port > 1 else "small"
-        raise UserError(f"{where}.port: {host.port} is too {size}; allowed is 1 to 65535")
+        raise UserError(f"{where}.port: {host.port} is too {size}; allowed is 1 to {_MOST_PORT}")
     for path, (pattern, allowed) in _REACHED.items():
         value = getattr(host, path)
         if value is not None and not pattern.fullmatch(value):
@@ -361,7 +374,7 @@ def _check_memory(study: Study, engine: Engine) -> None:
     if not all(side_host(study.host, side).gpus for side in SIDES):
         raise UserError("engine.memory: VRAM needs host.gpus, such as host.gpus=[0,1]")
     for name in study.transports:
-        if not _sees_cuda(entries := ucx_tls_of(study, name)):
+        if name != AGGREGATED and not _sees_cuda(entries := ucx_tls_of(study, name)):
             raise UserError(
                 f"transport.{name}.ucx_tls: UCX sees no GPU memory without cuda_copy; "
                 f"set transport.{name}.ucx_tls=[{','.join([*entries, 'cuda_copy'])}]"

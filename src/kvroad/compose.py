@@ -22,9 +22,11 @@ from kvroad.checks import validate, validate_hosts
 from kvroad.command_line import check_command_line, snakemake_overrides
 from kvroad.errors import UserError, nearest
 from kvroad.host_choice import chosen_hosts, merge_studies, words_for_host
+from kvroad.serving import ServingOptions
 from kvroad.study import (
     FIELD_OF_GROUP,
     Engine,
+    Model,
     Study,
     Workload,
     arm_label,
@@ -32,10 +34,16 @@ from kvroad.study import (
     without_password,
 )
 
-__all__ = ["check_command_line", "compose", "snakemake_overrides"]
+__all__ = ["check_command_line", "compose", "read_model", "read_values", "snakemake_overrides"]
 
 # Groups of which a study takes several options; the others take one.
 _LIST_GROUPS = tuple(FIELD_OF_GROUP)
+# What a variant may set, and the type whose fields these are.
+_OWNERS: tuple[tuple[str, Any], ...] = (
+    ("engine", Engine),
+    ("workload", Workload),
+    ("serving", ServingOptions),
+)
 _HOW_TO_CHOOSE = "a file chooses options by '- override /GROUP: OPTION' under defaults"
 
 
@@ -82,6 +90,43 @@ def _compose(asked: Mapping[str, Override], given: Mapping[str, Override], conf_
     _check_host_overrides(asked, study, conf_dir)
     validate(study)
     return study
+
+
+def read_values(words: Sequence[str], allowed: Iterable[str]) -> dict[str, Any]:
+    """Return the values of ``key=value`` words in Hydra's syntax, for keys of a command's own.
+
+    Raises
+    ------
+    UserError
+        For a key that is none of ``allowed``, and for a value that cannot be read.
+    """
+    values: dict[str, Any] = {}
+    for override in map(_parse, words):
+        key, line = override.key_or_group, _one_line(override.input_line)
+        if key not in allowed or override.is_add() or override.is_delete():
+            raise _unknown("key", key, allowed)
+        if override.is_sweep_override():
+            value = line.split("=", 1)[1]
+            raise UserError(f"{line}: several values need brackets: {key}=[{value}]")
+        values[key] = override.value()
+    return values
+
+
+def read_model(name: str, conf_dir: Path) -> Model:
+    """Return a model of ``conf_dir`` by its name.
+
+    Raises
+    ------
+    UserError
+        When there is none, or its file is not that of a model.
+    """
+    known = _options(conf_dir, "model")
+    if name not in known:
+        raise _unknown("model", name, known)
+    data = OmegaConf.to_container(OmegaConf.load(conf_dir / "model" / f"{name}.yaml"))
+    model = _typed(Model, data, "model")
+    assert isinstance(model, Model)
+    return model
 
 
 def _unknown(what: str, word: str, allowed: Iterable[str]) -> UserError:
@@ -283,7 +328,7 @@ def _study(data: dict[str, Any], overrides: list[str]) -> Study:
     values = {FIELD_OF_GROUP.get(k, k): _typed(hints[k], v, k) for k, v in data.items()}
     _check_complete(Study, values, "")
     for name, variant in values["variants"].items():
-        for group, owner in (("engine", Engine), ("workload", Workload)):
+        for group, owner in _OWNERS:
             settings = getattr(variant, group)
             settings.update(_fields(owner, settings, f"variant.{name}.{group}"))
     return Study(**values, overrides=overrides)

@@ -11,9 +11,10 @@ from __future__ import annotations
 import hashlib
 import json
 import random
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
+from kvroad.serving import AGGREGATED
 from kvroad.study import (
     SIDES,
     Engine,
@@ -28,6 +29,7 @@ from kvroad.study import (
     is_split,
     on_host,
     side_host,
+    variant_settings,
 )
 
 __all__ = [
@@ -74,6 +76,28 @@ IDENTITY_FIELDS = {
         "prefill",
         "decode",
     },
+    "serving": {
+        "vllm_version",
+        "dynamo_version",
+        "aiperf_version",
+        "output_tokens",
+        "max_model_len",
+        "max_num_seqs",
+        "max_num_batched_tokens",
+        "enforce_eager",
+        "gpu_memory_utilization",
+        "kv_cache_memory_bytes",
+        "attention_backend",
+        "kv_connector",
+        "kv_buffer_device",
+        "packed_kv",
+        "cross_layer_blocks",
+        "kv_cache_layout",
+        "extra_args",
+        "extra_config",
+        "tool",
+        "log_interval_s",
+    },
     "side": {"name", "gpus", "interfaces", "rdma_devices"},
     "model": {
         "name",
@@ -91,11 +115,17 @@ IDENTITY_FIELDS = {
     },
     "study": {"prompt_tokens", "seed", "session"},
     "transport": {"roads", "ucx_tls", "env", "counters", "link_layer"},
-    "variant": {"engine", "workload", "env"},
+    "variant": {"engine", "workload", "env", "serving"},
     "workload": {"block_tokens", "warmup_pulls", "pulls", "concurrency", "pulls_in_flight"},
 }
 NOT_IDENTITY_FIELDS = {
-    "engine": {"start_timeout_s", "phase_timeout_s", "stop_timeout_s", "side_channel_port"},
+    "engine": {
+        "start_timeout_s",
+        "phase_timeout_s",
+        "stop_timeout_s",
+        "side_channel_port",
+        "serving",  # has a section of its own
+    },
     "host": {
         "connection",
         "address",
@@ -111,7 +141,9 @@ NOT_IDENTITY_FIELDS = {
         "lease_s",
         "lock_timeout_s",
         "price_per_hour",
+        "serving",
     },
+    "serving": {"failed_share_at_most", "probe_tokens"},
     "side": {
         "address",
         "user",
@@ -122,7 +154,7 @@ NOT_IDENTITY_FIELDS = {
         "source",
         "bind_address",
     },
-    "model": {"source"},
+    "model": {"source", "repository"},
     "study": {
         "name",
         "host",
@@ -286,6 +318,7 @@ def _arm_facts(study: Study, arm: Arm) -> dict[str, Any]:
     settings = {
         **{f"engine.{key}": value for key, value in variant.engine.items()},
         **{f"workload.{key}": value for key, value in variant.workload.items()},
+        **{f"serving.{key}": value for key, value in variant.serving.items()},
         **{f"env.{key}": value for key, value in variant.env.items()},
     }
     others = [
@@ -332,15 +365,19 @@ def _arm(study: Study, transport_name: str, variant_name: str) -> Arm:
         **host_env,
         **variant.env,
     }
-    environment.setdefault("UCX_PROTO_INFO", "used")
+    engine, workload = variant_settings(study, variant_name)
+    # Serving engines may be killed at their end, which use counts do not survive.
+    environment.setdefault("UCX_PROTO_INFO", "used" if engine.serving is None else "y")
     environment.setdefault("UCX_TLS", ",".join(tls))
+    if transport_name == AGGREGATED:
+        environment = {k: v for k, v in environment.items() if not k.startswith("UCX_")}
     return Arm(
         label=arm_label(transport_name, variant_name),
         transport_name=transport_name,
         variant_name=variant_name,
         transport=transport,
-        engine=replace(study.engine, **variant.engine),
-        workload=replace(study.workload, **variant.workload),
+        engine=engine,
+        workload=workload,
         environment=dict(sorted(environment.items())),
     )
 
@@ -368,6 +405,8 @@ def _cell(study: Study, arm: Arm, block: int, prompt_tokens: int) -> Cell:
         "seed": study.seed,
         "session": study.session,
     }
+    if arm.engine.serving is not None:
+        identity["serving"] = _chosen("serving", arm.engine.serving)
     return Cell(
         id=f"{arm.label}-p{prompt_tokens}-b{block}-{_hash(identity)}",
         arm=arm.label,

@@ -6,109 +6,63 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from kvroad.causes import CAUSES, LOAD_DRIVERS, Cause
 from kvroad.evidence.nixl import PullLog
 from kvroad.evidence.redact import redact_text
-from kvroad.evidence.ucx_records import Complaint, ProtocolRow, UcxLog
+from kvroad.evidence.ucx_records import Complaint, ProtocolRow, Record, UcxLog
 
-__all__ = ["CAUSES", "Cause", "Diagnosis", "diagnose_complaints", "diagnose_pulls", "diagnose_row"]
-
-
-@dataclass(frozen=True)
-class Cause:
-    """A known complaint: how its line reads, what is behind it, what to do.
-
-    ``cause`` and ``fix`` may name the groups of the pattern in braces.
-    """
-
-    pattern: re.Pattern[str]
-    cause: str
-    fix: str
+__all__ = [
+    "Diagnosis",
+    "diagnose_complaints",
+    "diagnose_pulls",
+    "diagnose_row",
+    "diagnosis_of",
+    "lost_devices",
+]
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """A cause found in a log, with its fix and the line that it goes by."""
+    """A cause found in a log, with its fix and the line that it goes by.
+
+    ``is_possible``: no sample of ours shows the line with this cause, so it may be another one;
+    ``report`` is a public thread that tells of it, ``name`` that of the cause in its table.
+    """
 
     cause: str
     fix: str
     where: str
     quote: str
+    is_possible: bool = False
+    report: str = ""
+    name: str = ""
 
     def __str__(self) -> str:
-        """``cause (file:line); fix``."""
-        return f"{self.cause} ({self.where}); {self.fix}"
+        """``cause (file:line); fix``, marked where it is only possible."""
+        mark = "possible cause: " if self.is_possible else ""
+        return f"{mark}{self.cause} ({self.where}); {self.fix}"
 
 
-_LOAD_DRIVERS = "let the process load the system's libibverbs and its providers"
 _DEVICES = re.compile(r"network devices? (.*?) (?:is|are) not available")
 _DRIVER = re.compile(r"couldn't load driver '(?P<driver>lib(?P<stem>[a-z]+\d*)[^']*)'")
 
-# The first that fits is the one that is told: what stopped everything comes first.
-CAUSES = (
-    Cause(
-        re.compile(r"no active messages transport to .*no peer failure handler"),
-        "no transport in UCX_TLS can carry NIXL's control messages",
-        "add a control lane such as tcp to UCX_TLS",
-    ),
-    Cause(
-        re.compile(
-            r"transports? (?P<asked>(?:'[^']+',?)+) (?:is|are) not available, "
-            r"please use one or more of: (?P<offered>.*)"
-        ),
-        "UCX has no {asked} on this host, only {offered}",
-        "check device, driver and spelling, and that UCX is built with them (ucx_info -d)",
-    ),
-    Cause(
-        re.compile(r"no usable transports/devices \(asked (?P<asked>.*?)(?: on .*)?\)"),
-        "none of the asked transports {asked} is usable on this host",
-        "compare UCX_TLS and UCX_NET_DEVICES with what ucx_info -d lists",
-    ),
-    Cause(
-        re.compile(r"VRAM memory is detected as host by UCX"),
-        "UCX takes GPU memory for host memory",
-        "add cuda_copy to UCX_TLS and see that UCX's CUDA modules load",
-    ),
-    Cause(
-        re.compile(r"couldn't load driver '(?P<driver>[^']+)'"),
-        "libibverbs has no driver {driver}, so that its devices stay unseen",
-        _LOAD_DRIVERS,
-    ),
-    Cause(
-        re.compile(r"Please set max locked memory \(ulimit -l\)"),
-        "the limit of locked memory is too small for RDMA",
-        "set ulimit -l unlimited for the processes",
-    ),
-    Cause(
-        re.compile(r"Transport retry count exceeded on (?P<port>\S+)"),
-        "packets on {port} were not answered",
-        "check link, GID index (UCX_IB_GID_INDEX), traffic class and flow control",
-    ),
-    Cause(
-        re.compile(r"cannot return values when telemetry is not enabled|NIXL_ERR_NO_TELEMETRY"),
-        "NIXL's telemetry is off",
-        "unset NIXL_TELEMETRY_ENABLE: a false value there vetoes the agent's own request",
-    ),
-    Cause(
-        re.compile(r"unused environment variables?: (?P<names>.*)"),
-        "this UCX does not know {names}",
-        "check the spelling and the version of UCX",
-    ),
-)
-
 
 def diagnose_complaints(logs: Iterable[UcxLog]) -> list[Diagnosis]:
-    """Return the known causes among the logs' complaints, each once, gravest first."""
+    """Return the known causes among the logs' complaints, each once, gravest first.
+
+    Those that are only possible come after those that a sample shows.
+    """
     complaints = [complaint for log in logs for complaint in log.complaints]
-    found = _lost_devices(complaints)
+    found = lost_devices(complaints)
     for cause in CAUSES:
         for complaint in complaints:
             if match := cause.pattern.search(complaint.message):
-                found.append(_diagnosis(cause, match, complaint))
+                found.append(diagnosis_of(cause, match, complaint))
                 break
-    return found
+    return sorted(found, key=lambda one: one.is_possible)
 
 
-def _lost_devices(complaints: list[Complaint]) -> list[Diagnosis]:
+def lost_devices(complaints: list[Complaint]) -> list[Diagnosis]:
     """Say which asked device is unseen for want of its driver.
 
     libibverbs complains of every driver that it lacks, and most have no device here. Kernel
@@ -122,15 +76,24 @@ def _lost_devices(complaints: list[Complaint]) -> list[Diagnosis]:
         if driver and lost:
             cause = f"libibverbs has no driver {driver['driver']}, so that {lost[0]} stays unseen"
             quote = redact_text(complaint.text)
-            return [Diagnosis(redact_text(cause), _LOAD_DRIVERS, complaint.where, quote)]
+            where = complaint.where
+            return [
+                Diagnosis(redact_text(cause), LOAD_DRIVERS, where, quote, name="driver missing")
+            ]
     return []
 
 
-def _diagnosis(cause: Cause, match: re.Match[str], complaint: Complaint) -> Diagnosis:
+def diagnosis_of(cause: Cause, match: re.Match[str], record: Record) -> Diagnosis:
+    """Return a cause as it was found in a line."""
     groups = {name: redact_text(text) for name, text in match.groupdict().items()}
-    quote = redact_text(complaint.text)
     return Diagnosis(
-        cause.cause.format(**groups), cause.fix.format(**groups), complaint.where, quote
+        cause.cause.format(**groups),
+        cause.fix.format(**groups),
+        record.where,
+        redact_text(record.text.strip()),
+        cause.is_possible,
+        cause.report,
+        cause.name,
     )
 
 
@@ -143,9 +106,7 @@ def diagnose_row(log: UcxLog, row: ProtocolRow, memory: str) -> Diagnosis | None
     if memory != "VRAM" or not row.is_emulation:
         return None
     for lanes in log.lanes:
-        if lanes.scope != "self" and any(
-            "cuda_ipc/cuda" in names for names in lanes.lanes.values()
-        ):
+        if lanes.scope != "self" and lanes.has("cuda_ipc/cuda"):
             return Diagnosis(
                 "cuda_ipc is connected but not used for remote reads",
                 "GPUs without NVLink: UCX_CUDA_IPC_ENABLE_GET_ZCOPY=y or push instead of pull; "

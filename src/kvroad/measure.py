@@ -17,7 +17,9 @@ from typing import Any
 
 from kvroad.cells import cell_dir, keep_attempt, outcome_of, receipt_path, write_json
 from kvroad.design import Cell, Design, Launch
+from kvroad.engines.dynamo import dynamo_plan
 from kvroad.engines.nixl import layout_of, replay_plan
+from kvroad.engines.vllm import vllm_plan
 from kvroad.errors import UserError
 from kvroad.hosts import HostLost, RunningHost, open_host
 from kvroad.hosts.slurm import job_id, placed
@@ -153,7 +155,8 @@ def write_receipt(results_dir: Path, launch: Launch, attempt: int) -> Path:
 
 def plan_of(study: Study, launch: Launch, cells: list[Cell]) -> Plan:
     """Return the plan of a launch for the cells of it that are to be measured."""
-    return replay_plan(study, launch, cells, owner_of(study))
+    planner = {"dynamo": dynamo_plan, "vllm": vllm_plan}.get(launch.arm.engine.name, replay_plan)
+    return planner(study, launch, cells, owner_of(study))
 
 
 def owner_of(study: Study) -> str:

@@ -19,11 +19,15 @@ __all__ = [
     "Claim",
     "Command",
     "File",
+    "Label",
+    "LogLine",
     "Phase",
     "Plan",
     "PlanError",
     "PlannedCell",
     "Process",
+    "Serving",
+    "claim_of",
     "dumps",
     "essence",
     "first_difference",
@@ -54,14 +58,17 @@ class Process:
     ----------
     argv
         Words handed to ``execve`` as they are; ``{python}`` is the host's interpreter,
-        ``{folder}`` the launch folder, ``{bind}`` the plan's ``bind_address``, ``{events}``
-        the file descriptor for JSON events. ``{port:NAME}`` is a port of the plan, or one that
-        a process before this one told in the ``ports`` of its ready event; else 0, which
-        means any that is free.
+        ``{home}`` the home folder there, ``{folder}`` the launch folder, ``{bind}`` the
+        plan's ``bind_address``, ``{events}`` the file descriptor for JSON events.
+        ``{port:NAME}`` is a port of the plan, or one that a process before this one told in
+        the ``ports`` of its ready event; else 0, which means any that is free.
     env
         Variables set on top of the agent's environment.
     ready_event
         Name of the JSON event that says the process is ready; None: ready once started.
+    ready_url
+        Address that answers with status 200 once the process is ready, for programs that
+        know nothing of events; its port must be free before the process starts.
     stop_line
         Line written to its standard input to end it cleanly; None: TERM.
     side
@@ -75,6 +82,7 @@ class Process:
     ready_timeout_s: float = 120.0
     stop_line: str | None = None
     side: str | None = None
+    ready_url: str | None = None
 
 
 @dataclass(frozen=True)
@@ -91,7 +99,7 @@ class Phase:
     """A stretch of load with the counters read at both of its edges.
 
     ``payload_bytes`` is what a check after the phase compares the counters with; None
-    means that no check is made.
+    means the ``payload_bytes`` of the answers, and no check where they name none.
     """
 
     name: str
@@ -111,12 +119,65 @@ class PlannedCell:
 
 
 @dataclass(frozen=True)
+class LogLine:
+    """A text that a process's log must hold, or must not, for an option to count as set."""
+
+    option: str
+    process: str
+    text: str
+    is_there: bool = True
+
+
+@dataclass(frozen=True)
+class Label:
+    """A label of an engine's Prometheus metric that tells how an option is set."""
+
+    option: str
+    metric: str
+    label: str
+    value: str
+
+
+@dataclass(frozen=True)
+class Serving:
+    """What a launch of serving engines claims beyond its road.
+
+    Parameters
+    ----------
+    engine_ranks
+        Processes of the pulling engine that each print tables of their own.
+    largest_descriptor_bytes
+        NIXL merges neighbours, so that a descriptor may be as large as a whole pull.
+    output_tokens
+        Tokens that every answer must have.
+    failed_share_at_most
+        Share of failed requests above which a phase is no data.
+    log_lines, labels
+        How the engines themselves tell that an option took effect.
+    is_aggregated
+        One engine serves alone: its proof is that nothing was transferred.
+    num_threads
+        Posting threads asked for; with 0, one UCX worker alone prints a table.
+    """
+
+    engine_ranks: int
+    largest_descriptor_bytes: int
+    output_tokens: int
+    failed_share_at_most: float = 0.0
+    log_lines: list[LogLine] = field(default_factory=list)
+    labels: list[Label] = field(default_factory=list)
+    is_aggregated: bool = False
+    num_threads: int | None = None
+
+
+@dataclass(frozen=True)
 class Claim:
     """The road a launch claims, and what is needed to prove it.
 
     ``interfaces``, ``rdma_devices`` and ``gpus`` are the counters read at each edge;
     ``counters`` names the kinds that a payload on this road moves. ``side`` is the end of
     the road that this host is, ``prefill`` sends and ``decode`` receives; None: both.
+    ``serving`` is there for serving engines, whose transfers are told by vLLM's metrics.
     """
 
     transport: str
@@ -136,6 +197,7 @@ class Claim:
     not_carried_at_most: float = 0.05
     idle_bytes_per_s: float = 2_000_000.0
     side: str | None = None
+    serving: Serving | None = None
 
 
 @dataclass(frozen=True)
@@ -159,6 +221,20 @@ class Plan:
 def dumps(plan: Plan) -> str:
     """Return the plan as indented JSON with sorted keys."""
     return json.dumps(dataclasses.asdict(plan), indent=1, sort_keys=True, ensure_ascii=False)
+
+
+def claim_of(data: dict[str, Any]) -> Claim:
+    """Take what is known of a claim, so that a newer plan's folder can be judged too.
+
+    Raises
+    ------
+    PlanError
+        When something that every claim has is missing.
+    """
+    known = {item.name for item in dataclasses.fields(Claim)}
+    claim = _build(Claim, {k: v for k, v in data.items() if k in known}, "claim")
+    assert isinstance(claim, Claim)
+    return claim
 
 
 def loads(text: str) -> Plan:

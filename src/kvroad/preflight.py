@@ -8,18 +8,29 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from kvroad import study as studies
 from kvroad.cells import write_json
 from kvroad.design import Design, Launch
 from kvroad.engines.nixl import layout_of, pool_bytes, probe_script
+from kvroad.engines.serving import probe_script as serving_script
 from kvroad.errors import UserError
-from kvroad.hosts import Host, RunningHost, open_host
+from kvroad.hosts import Host, HostLost, RunningHost, open_host
 from kvroad.lost_hosts import note_lost
 from kvroad.study import Study
 
-__all__ = ["Finding", "check_host", "check_hosts", "check_once", "refuse", "table_lines"]
+__all__ = [
+    "OK",
+    "REFUSED",
+    "Finding",
+    "check_host",
+    "check_hosts",
+    "check_once",
+    "findings_of",
+    "refuse",
+    "table_lines",
+]
 
 NIXL_PACKAGES = ("nixl-cu13", "nixl-cu12", "nixl")
 OK, WARNING, REFUSED = "ok", "warning", "refused"
@@ -57,7 +68,7 @@ def check_host(
     """
     rows: list[dict[str, Any]] = []
     for one in host.hosts():
-        findings = [*_findings(study, design, one), _disk("disk here", *_free(results_dir))]
+        findings = [*findings_of(study, design, one), _disk("disk here", *_free(results_dir))]
         table = [asdict(finding) for finding in findings]
         write_json(results_dir / "hosts" / one.host.name / "preflight.json", table)
         rows += [{"host": one.host.name, **row} for row in table]
@@ -145,19 +156,15 @@ def table_lines(findings: list[Finding], label: str) -> list[str]:
     return lines
 
 
-def _findings(study: Study, design: Design, host: Host) -> list[Finding]:
+def findings_of(study: Study, design: Design, host: Host) -> list[Finding]:
+    """Return what one host has of what a study needs, in the order of the table."""
     first = study.engine.side_channel_port
     ports = list(range(first, first + study.engine.rank_pairs)) if first else []
     facts = host.facts(ports)
     findings = [
         Finding("connection", OK, host.label),
         Finding("Python", OK, f"{facts['python']} at {facts['executable']}"),
-        _nixl(facts, study),
-    ]
-    if findings[-1].status == OK:
-        findings.append(_ucx(host))
-    findings += [
-        _memory(facts, study, design, host.host),
+        *_programs(study, design, facts, host),
         _work_folder(facts),
         *_ports(facts),
         *_devices(facts, host.host),
@@ -165,14 +172,31 @@ def _findings(study: Study, design: Design, host: Host) -> list[Finding]:
     if study.engine.memory == "VRAM":
         findings.append(_gpus_idle(facts, host.host))
     level = REFUSED if host.host.strict else WARNING
+    # Serving engines have pools of their own, as large as their options make them.
     pools_bytes = _share(study) * pool_bytes(study, _largest(study, design))
     for name, transport in study.transports.items():
-        found = _transport_fault(
+        fault = _transport_fault(
             transport, facts, host.host, pools_bytes, is_split=studies.is_split(study.host)
         )
-        status = level if found else OK
-        findings.append(Finding(f"transport {name}", status, found or "can be had"))
+        status = level if fault else OK
+        found, needed = fault or ("can be had", "")
+        findings.append(Finding(f"transport {name}", status, found, needed))
     return findings
+
+
+def _programs(study: Study, design: Design, facts: dict[str, Any], host: Host) -> list[Finding]:
+    """Return what is there to be started: NIXL for a replay, else engines and load generator."""
+    if study.engine.serving is not None:
+        found = host.probe(serving_script(study))
+        if found["error"] is not None:
+            needed = "docs/serving.md tells how to set them up"
+            return [Finding("serving engines", REFUSED, str(found["error"]), needed)]
+        told = ", ".join(str(v) for k, v in found.items() if k != "error")
+        return [Finding("serving engines", OK, told)]
+    findings = [_nixl(facts, study)]
+    if findings[0].status == OK:
+        findings.append(_ucx(host))
+    return [*findings, _memory(facts, study, design, host.host)]
 
 
 def _largest(study: Study, design: Design) -> Launch:
@@ -201,9 +225,14 @@ def _nixl(facts: dict[str, Any], study: Study) -> Finding:
 
 
 def _ucx(host: Host) -> Finding:
-    found = host.probe(probe_script())
+    needed = "NIXL must start with its UCX backend"
+    try:
+        found = host.probe(probe_script())
+    except HostLost as lost:
+        # With too little memory to lock NIXL may hang or die; the lines below say of such things.
+        return Finding("UCX", REFUSED, str(lost).removeprefix(f"{host.label}: "), needed)
     if found["error"] is not None:
-        return Finding("UCX", REFUSED, str(found["error"]), "NIXL must start with its UCX backend")
+        return Finding("UCX", REFUSED, str(found["error"]), needed)
     return Finding("UCX", OK, f"{found['ucx']} at {found['ucx_library']}")
 
 
@@ -309,6 +338,13 @@ def _gpus_idle(facts: dict[str, Any], host: studies.Host) -> Finding:
     return Finding("GPUs idle", REFUSED if busy else OK, "; ".join(busy) or "no process", needed)
 
 
+class _Fault(NamedTuple):
+    """Why a transport cannot be had, and what would help; empty where nothing would."""
+
+    found: str
+    fix: str = ""
+
+
 def _transport_fault(
     transport: studies.Transport,
     facts: dict[str, Any],
@@ -316,14 +352,14 @@ def _transport_fault(
     pools_bytes: float,
     *,
     is_split: bool,
-) -> str | None:
+) -> _Fault | None:
     """Return why a host cannot offer a transport, as far as it can be told; None: it can.
 
     The proof of its road has the last word: a host that has all of this may still take
     another road.
     """
     if is_split and not {"interface", "nic"} & set(transport.counters):
-        return f"{' or '.join(transport.roads)} joins processes of one host; these are two"
+        return _Fault(f"{' or '.join(transport.roads)} joins processes of one host; these are two")
     if "nvlink" in transport.counters:
         return _nvlink_fault(facts, host)
     if "nic" in transport.counters:
@@ -331,22 +367,28 @@ def _transport_fault(
     return None
 
 
-def _nvlink_fault(facts: dict[str, Any], host: studies.Host) -> str | None:
+def _nvlink_fault(facts: dict[str, Any], host: studies.Host) -> _Fault | None:
     gpus = [str(gpu) for gpu in host.gpus]
     if len(gpus) < 2:
-        return f"two GPUs are needed; host.gpus lists {len(gpus)}"
+        return _Fault(
+            f"two GPUs are needed; host.gpus lists {len(gpus)}",
+            "name them, such as host.gpus=[0,1]",
+        )
     peers: dict[str, dict[str, str]] = facts["gpu_peers"] or {}
     for one in gpus:
         for other in gpus:
             state = peers.get(one, {}).get(other, "unknown")
             if one != other and state not in ("OK", "unknown"):
-                return f"GPU {one} cannot read GPU {other} (nvidia-smi topo -p2p r: {state})"
+                return _Fault(
+                    f"GPU {one} cannot read GPU {other} (nvidia-smi topo -p2p r: {state})",
+                    "name GPUs that reach each other in host.gpus",
+                )
     return None
 
 
 def _rdma_fault(
     facts: dict[str, Any], host: studies.Host, link_layer: str | None, pools_bytes: float
-) -> str | None:
+) -> _Fault | None:
     wanted = {device.replace(":", "/") for device in host.rdma_devices}
     ports = [
         port
@@ -354,15 +396,27 @@ def _rdma_fault(
         if not wanted or {port["port"], port["port"].partition("/")[0]} & wanted
     ]
     if not ports:
-        return "no RDMA device (/sys/class/infiniband)"
+        return _Fault(
+            "no RDMA device (/sys/class/infiniband)",
+            "load the NIC's driver; in a pod, ask for the device and mount /dev/infiniband",
+        )
     told = ", ".join(f"{p['port']} {p['state']} {p['link_layer']} {p['rate']}" for p in ports)
     up = [port for port in ports if "ACTIVE" in str(port["state"])]
     right = [p for p in up if link_layer is None or p["link_layer"] == link_layer]
     if not right:
-        return f"no port is up with link layer {link_layer or 'of any kind'}: {told}"
+        return _Fault(
+            f"no port is up with link layer {link_layer or 'of any kind'}: {told}",
+            "bring the link up, or name ports of that link layer in host.rdma_devices",
+        )
     if not any(facts["gids"].get(port["port"]) for port in right):
-        return f"no GID on {', '.join(port['port'] for port in right)}"
+        return _Fault(
+            f"no GID on {', '.join(port['port'] for port in right)}",
+            "give the port's interface an IP address",
+        )
     limit = facts["memlock_bytes"]
     if limit is not None and limit < pools_bytes:
-        return f"{limit} bytes may be locked, the pools have {pools_bytes:.0f}: ulimit -l unlimited"
+        return _Fault(
+            f"{limit} bytes may be locked, the pools have {pools_bytes:.0f}: ulimit -l unlimited",
+            "in a pod, add the capability IPC_LOCK",
+        )
     return None

@@ -11,11 +11,12 @@ from kvroad.agent.manifest import MANIFEST
 from kvroad.cells import cell_dir, next_attempt, outcome_of, receipt_path
 from kvroad.design import Design
 from kvroad.errors import UserError
+from kvroad.raw_link import RAW_NAME, with_raw_link
 from kvroad.study import Study, study_slug
 
 __all__ = ["ARCHIVE", "publish"]
 
-ARCHIVE = "raw.tar.xz"
+ARCHIVE = RAW_NAME
 
 
 def publish(study: Study, design: Design, results_dir: Path, reports_dir: Path) -> Path:
@@ -48,7 +49,14 @@ def publish(study: Study, design: Design, results_dir: Path, reports_dir: Path) 
     temporary = target.with_name(ARCHIVE + ".tmp")
     temporary.write_bytes(lzma.compress(buffer.getvalue(), preset=9 | lzma.PRESET_EXTREME))
     temporary.replace(target)
+    _link_raw_files(report / "index.html")
     return target
+
+
+def _link_raw_files(page: Path) -> None:
+    temporary = page.with_name("index.html.tmp")
+    temporary.write_text(with_raw_link(page.read_text(encoding="utf-8")), encoding="utf-8")
+    temporary.replace(page)
 
 
 def _files(study: Study, design: Design, results_dir: Path) -> list[Path]:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from kvroad.errors import UserError
 from kvroad.evidence.counters import phase_edges
+from kvroad.evidence.kv_transfer import NEEDLE
 from kvroad.evidence.nixl import Pull, PullLog, parse_pulls
+from kvroad.evidence.scan import LineScan
+from kvroad.evidence.serving import SERVED_FILES, ServedPhase, folder_of, served_phase
 from kvroad.evidence.ucx import parse_file
 from kvroad.evidence.ucx_records import UcxLog
-from kvroad.plan import Claim
+from kvroad.evidence.vllm import KvLine, parse_kv_lines
+from kvroad.plan import Claim, PlanError, claim_of
 
 __all__ = ["Evidence", "FarEnd", "read_raw"]
 
@@ -44,6 +48,12 @@ class Evidence:
         How many cells the launch has.
     far
         The other end of the road; None where both are on one host.
+    served
+        The phases of serving engines, in place of pulls; of all cells of the launch.
+    kv_lines
+        What decode's log says of transfers, over the whole launch.
+    texts
+        Process to the options (see `plan.LogLine`) whose text its log holds.
     """
 
     claim: Claim
@@ -55,6 +65,9 @@ class Evidence:
     cell: str | None = None
     n_cells: int = 1
     far: FarEnd | None = None
+    served: tuple[ServedPhase, ...] = ()
+    kv_lines: tuple[KvLine, ...] = ()
+    texts: Mapping[str, frozenset[str]] = dataclasses.field(default_factory=dict)
 
     @property
     def roles(self) -> tuple[str, str]:
@@ -71,6 +84,21 @@ class Evidence:
         for log in self.pulls:
             yield from (p for p in log.pulls if self.cell in (None, p.cell))
 
+    def cell_served(self) -> list[ServedPhase]:
+        """Return the served phases of the cell."""
+        return [phase for phase in self.served if self.cell in (None, phase.cell)]
+
+    def payload(self) -> dict[tuple[str, str], int]:
+        """Return the bytes that each phase of the cell moved, as NIXL told them."""
+        payload: dict[tuple[str, str], int] = {}
+        for pull in self.cell_pulls():
+            key = (pull.cell, pull.phase)
+            payload[key] = payload.get(key, 0) + (pull.bytes_moved or 0)
+        for phase in self.cell_served():
+            if phase.transfers is not None:
+                payload[phase.cell, phase.phase] = int(phase.transfers.n_bytes)
+        return payload
+
     def ended(self) -> Mapping[str, Any]:
         """Return how the agent ended this cell: its ``end`` event, empty where there is none.
 
@@ -81,6 +109,9 @@ class Evidence:
         return next((e for e in reversed(self.events) if e.get("event") == "end"), {})
 
     def _is_whole(self) -> bool:
+        if self.claim.serving is not None:
+            whole = {(p.cell, p.phase) for p in self.cell_served() if p.transfers is not None}
+            return bool(self.planned) and whole >= set(self.planned)
         done = [(p.cell, p.phase) for p in self.cell_pulls() if p.is_done]
         pairs = phase_edges(self.edges, self.cell)
         return all(done.count(key) >= n and key in pairs for key, n in self.planned.items())
@@ -97,14 +128,14 @@ def read_raw(raw_dir: Path, cell: str | None = None) -> Evidence:
     path = raw_dir / "plan.json"
     try:
         plan = json.loads(path.read_text(encoding="utf-8"))
-        claim = _claim(plan["claim"])
+        claim = claim_of(plan["claim"])
         planned = {
             (c["cell"], phase["name"]): int(phase.get("pulls", 0))
             for c in plan["cells"]
             for phase in c["phases"]
             if cell in (None, c["cell"])
         }
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, PlanError) as error:
         raise UserError(f"{path}: not the plan of a raw folder: {error}") from error
     logs, pulls = {}, []
     for log in sorted(raw_dir.glob("*.log")):
@@ -123,7 +154,67 @@ def read_raw(raw_dir: Path, cell: str | None = None) -> Evidence:
         cell,
         len(plan["cells"]),
         _far_end(raw_dir, claim),
+        **_served(raw_dir, plan, claim),
     )
+
+
+def _served(raw_dir: Path, plan: Mapping[str, Any], claim: Claim) -> dict[str, Any]:
+    """Read what serving engines and the load on them left; nothing for a replay."""
+    if claim.serving is None:
+        return {}
+    wanted: dict[str, set[str]] = {}
+    for line in claim.serving.log_lines:
+        wanted.setdefault(line.process, set()).add(line.text)
+    return {
+        "served": tuple(
+            phase
+            for cell in plan["cells"]
+            for planned in cell["phases"]
+            for phase in [_served_phase(raw_dir, cell["cell"], planned)]
+            if phase is not None
+        ),
+        "kv_lines": _kv_lines(raw_dir / "decode-0.log"),
+        "texts": {p: frozenset(_found(raw_dir / f"{p}.log", texts)) for p, texts in wanted.items()},
+    }
+
+
+def _kv_lines(log: Path) -> tuple[KvLine, ...]:
+    """Return what decode says of its transfers, without holding its log."""
+    found: list[KvLine] = []
+    for number, line in _lines_with(log, [NEEDLE]):
+        found += [replace(one, line=number) for one in parse_kv_lines([line], log.name)]
+    return tuple(found)
+
+
+def _found(log: Path, texts: Iterable[str]) -> set[str]:
+    """Return those of the texts that are in a log, which is read until all are found."""
+    missing, found = set(texts), set[str]()
+    for _, line in _lines_with(log, sorted(missing)):
+        found |= {text for text in missing if text in line}
+        missing -= found
+        if not missing:
+            break
+    return found
+
+
+def _lines_with(log: Path, needles: Iterable[str]) -> Iterator[tuple[int, str]]:
+    if not log.is_file():
+        return
+    with log.open("rb") as file:
+        for number, line in LineScan(file, [needle.encode() for needle in needles]):
+            yield number, line.decode("utf-8", errors="replace")
+
+
+def _served_phase(raw_dir: Path, cell: str, planned: Mapping[str, Any]) -> ServedPhase | None:
+    folder = raw_dir / folder_of(cell, planned["name"])
+    if not folder.is_dir():
+        return None
+    files = {name: _text(folder / name) for name in SERVED_FILES if (folder / name).is_file()}
+    return served_phase(cell, planned["name"], planned["command"]["line"], files)
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
 
 
 def _far_end(raw_dir: Path, claim: Claim) -> FarEnd | None:
@@ -133,13 +224,7 @@ def _far_end(raw_dir: Path, claim: Claim) -> FarEnd | None:
     side = "prefill" if claim.side == "decode" else "decode"
     plan = json.loads((raw_dir / f"{side}.plan.json").read_text(encoding="utf-8"))
     file = f"{side}.counters.jsonl"
-    return FarEnd(_claim(plan["claim"]), _json_rows(raw_dir / file), file)
-
-
-def _claim(data: Mapping[str, Any]) -> Claim:
-    """Take what is known of a claim, so that a newer plan's folder can be judged too."""
-    known = {field.name for field in dataclasses.fields(Claim)}
-    return Claim(**{name: value for name, value in data.items() if name in known})
+    return FarEnd(claim_of(plan["claim"]), _json_rows(raw_dir / file), file)
 
 
 def _json_rows(path: Path) -> tuple[dict[str, Any], ...]:

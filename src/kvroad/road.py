@@ -13,6 +13,7 @@ from kvroad.evidence.redact import redact_text
 from kvroad.evidence.ucx_records import Complaint
 from kvroad.plan import Claim
 from kvroad.raw_folder import Evidence, read_raw
+from kvroad.serving_witnesses import kv_log, load, options, served_telemetry
 from kvroad.witnesses import (
     Witness,
     environment,
@@ -29,10 +30,17 @@ PROVEN, REFUSED, FAILED = "proven", "refused", "failed"
 # What a launch of the same arm would meet again; counts, counters and crashes may differ.
 _REPEATING = ("environment", "protocol_table")
 _MANDATORY = ("environment", "protocol_table", "telemetry")
+# What serving engines need besides; of one that serves alone, no road is claimed.
+_SERVING = ("load", "options")
+# Witnesses that tell of the engines and their load and nothing of the road.
+_NO_ROAD = (*_MANDATORY, *_SERVING, "kv_log")
 _ORDER = (
     "environment",
     "protocol_table",
     "telemetry",
+    "load",
+    "options",
+    "kv_log",
     "use_counts",
     "nic_bytes",
     "nic_packets",
@@ -104,6 +112,13 @@ def judge(evidence: Evidence, tolerances: Tolerances | None = None) -> Outcome:
 
 def witnesses_of(evidence: Evidence) -> tuple[Witness, ...]:
     """Hear every witness, in the order in which the outcome lists them."""
+    if evidence.claim.serving is not None:
+        engines = (served_telemetry(evidence), load(evidence), options(evidence))
+        if _is_alone(evidence):
+            return engines
+        counters = (witness for kind in KINDS for witness in byte_counter(kind, evidence))
+        road = (environment(evidence), protocol_table(evidence))
+        return (*road, *counters, *engines, kv_log(evidence))
     return (
         environment(evidence),
         protocol_table(evidence),
@@ -111,6 +126,17 @@ def witnesses_of(evidence: Evidence) -> tuple[Witness, ...]:
         *(witness for kind in KINDS for witness in byte_counter(kind, evidence)),
         telemetry(evidence),
     )
+
+
+def _is_alone(evidence: Evidence) -> bool:
+    """Return whether one engine serves alone, so that no road is claimed."""
+    return evidence.claim.serving is not None and evidence.claim.serving.is_aggregated
+
+
+def _mandatory(evidence: Evidence) -> tuple[str, ...]:
+    if _is_alone(evidence):
+        return ("telemetry", *_SERVING)
+    return _MANDATORY if evidence.claim.serving is None else (*_MANDATORY, *_SERVING)
 
 
 def _outcome(
@@ -130,6 +156,8 @@ def _outcome(
 
 
 def _claimed(claim: Claim) -> str:
+    if claim.serving is not None and claim.serving.is_aggregated:
+        return f"claimed {claim.transport} (one engine that serves alone) but"
     return f"claimed {claim.transport} ({' or '.join(claim.roads)}) but"
 
 
@@ -154,7 +182,7 @@ def _data_error(evidence: Evidence, witnesses: tuple[Witness, ...]) -> Outcome |
 
 def _nothing_started(evidence: Evidence, witnesses: tuple[Witness, ...]) -> Outcome | None:
     """Refuse a road that cannot start: NIXL made no backend and no pull was done."""
-    if any(p.is_done for p in evidence.cell_pulls()):
+    if any(p.is_done for p in evidence.cell_pulls()) or any(evidence.payload().values()):
         return None
     complaints = [c for log in evidence.logs.values() for c in log.complaints]
     if not any("NIXL_ERR_BACKEND" in c.message for c in complaints):
@@ -179,8 +207,8 @@ def _broken_off(evidence: Evidence, witnesses: tuple[Witness, ...]) -> Outcome |
     ended = evidence.ended()
     if ended.get("status") in ("complete", "stopped"):
         return None
-    table = next(w for w in witnesses if w.name == "protocol_table")
-    if table.status == "contradicts" or _has_lost_transfer(evidence):
+    table = next((w for w in witnesses if w.name == "protocol_table"), None)
+    if (table and table.status == "contradicts") or _has_lost_transfer(evidence):
         return None
     step = ended.get("step") or "the launch"
     said = ended.get("reason") or "the agent left no end event"
@@ -204,11 +232,11 @@ def _culprit(evidence: Evidence) -> str:
 def _refusal(evidence: Evidence, witnesses: tuple[Witness, ...]) -> Outcome | None:
     by_name = {w.name: w for w in witnesses}
     faults = [by_name[n] for n in _ORDER if n in by_name and by_name[n].status == "contradicts"]
-    faults += [by_name[n] for n in _MANDATORY if by_name[n].status == "unavailable"]
+    faults += [by_name[n] for n in _mandatory(evidence) if by_name[n].status == "unavailable"]
     is_stopped = evidence.ended().get("status") == "stopped"
     if is_stopped:
         # The measured phases of a stopped cell are missing on purpose.
-        faults = [w for w in faults if w.name != "telemetry" or _has_lost_transfer(evidence)]
+        faults = [w for w in faults if not _is_early(w) or _has_lost_transfer(evidence)]
     if not faults:
         return None
     worst = faults[0]
@@ -217,8 +245,17 @@ def _refusal(evidence: Evidence, witnesses: tuple[Witness, ...]) -> Outcome | No
     return _outcome(evidence, witnesses, REFUSED, reason, worst.where, worst.quote, repeats=repeats)
 
 
+def _is_early(witness: Witness) -> bool:
+    """Return whether a fault is only that the launch was stopped before its load was done."""
+    return witness.name in ("telemetry", "load") or (
+        witness.name == "options" and witness.status == "unavailable"
+    )
+
+
 def _has_lost_transfer(evidence: Evidence) -> bool:
-    return any(not p.is_done for p in evidence.cell_pulls())
+    told = (phase.transfers for phase in evidence.cell_served())
+    is_lost = any(t is not None and t.failed for t in told)
+    return is_lost or any(not p.is_done for p in evidence.cell_pulls())
 
 
 def _sentence(witness: Witness) -> str:
@@ -279,12 +316,16 @@ def _stopped(evidence: Evidence, witnesses: tuple[Witness, ...]) -> Outcome | No
 
 def _proof(evidence: Evidence, witnesses: tuple[Witness, ...]) -> Outcome:
     claim = evidence.claim
+    names = ", ".join(w.name for w in witnesses if w.status == "agrees")
+    if _is_alone(evidence):
+        first = witnesses[0]
+        reason = f"{first.seen}: one engine served alone; {names} agree"
+        return _outcome(evidence, witnesses, PROVEN, reason, first.where, first.quote, "none")
     table = next(w for w in witnesses if w.name == "protocol_table")
-    agreeing = [w for w in witnesses if w.status == "agrees" and w.name not in _MANDATORY]
+    agreeing = [w for w in witnesses if w.status == "agrees" and w.name not in _NO_ROAD]
     if not agreeing:
         reason = f"{_claimed(claim)} no use count and no byte counter is there to confirm it"
         return _outcome(evidence, witnesses, REFUSED, reason, table.where, table.quote)
-    names = ", ".join(w.name for w in witnesses if w.status == "agrees")
     deed = "reads" if claim.operation == "read" else "writes"
     reason = f"{deed} went by {table.seen}; {names} agree"
     return _outcome(evidence, witnesses, PROVEN, reason, table.where, table.quote)

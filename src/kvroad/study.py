@@ -8,6 +8,9 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from typing import Any, get_type_hints
 
+from kvroad.errors import UserError
+from kvroad.serving import HostServing, ServingOptions
+
 __all__ = [
     "FIELD_OF_GROUP",
     "HOW_TO_REACH",
@@ -87,11 +90,15 @@ class Variant:
     engine: dict[str, Any] = field(default_factory=dict)
     workload: dict[str, Any] = field(default_factory=dict)
     env: dict[str, str] = field(default_factory=dict)
+    serving: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Model:
-    """Values of a model's Hugging Face ``config.json`` that shape its KV cache."""
+    """Values of a model's Hugging Face ``config.json`` that shape its KV cache.
+
+    ``repository`` is where serving engines get the weights unless the host has a folder.
+    """
 
     name: str
     num_hidden_layers: int
@@ -106,6 +113,7 @@ class Model:
     kv_lora_rank: int | None = None
     qk_rope_head_dim: int | None = None
     source: str = ""
+    repository: str | None = None
 
 
 @dataclass(frozen=True)
@@ -121,7 +129,11 @@ class Workload:
 
 @dataclass(frozen=True)
 class Engine:
-    """Options of the NIXL replay; names follow NIXL's and vLLM's own."""
+    """Options of the NIXL replay; names follow NIXL's and vLLM's own.
+
+    ``serving`` is there for engines that serve; of the others they take
+    ``tensor_parallel_size``, ``num_threads``, ``memory``, ``env`` and the time-outs.
+    """
 
     name: str = "nixl"
     cells_per_launch: str = "one"
@@ -140,6 +152,7 @@ class Engine:
     start_timeout_s: float = 120.0
     phase_timeout_s: float = 600.0
     stop_timeout_s: float = 20.0
+    serving: ServingOptions | None = None
 
 
 @dataclass(frozen=True)
@@ -193,6 +206,7 @@ class Host:
     transports: dict[str, TransportOverride] = field(default_factory=dict)
     prefill: HostSide = field(default_factory=HostSide)
     decode: HostSide = field(default_factory=HostSide)
+    serving: HostServing = field(default_factory=HostServing)
     strict: bool = True
     connect_timeout_s: float = 10.0
     lease_s: float = 20.0
@@ -285,7 +299,12 @@ def arm_labels(study: Study) -> list[str]:
 def variant_settings(study: Study, variant: str) -> tuple[Engine, Workload]:
     """Return engine and workload as the named variant runs them."""
     chosen = study.variants[variant]
-    return replace(study.engine, **chosen.engine), replace(study.workload, **chosen.workload)
+    engine = replace(study.engine, **chosen.engine)
+    if chosen.serving:
+        if engine.serving is None:
+            raise UserError(f"variant.{variant}.serving: engine {engine.name} serves nothing")
+        engine = replace(engine, serving=replace(engine.serving, **chosen.serving))
+    return engine, replace(study.workload, **chosen.workload)
 
 
 def hosts_of(study: Study) -> list[Host]:
@@ -364,7 +383,8 @@ HOW_TO_REACH = (
     "lock_timeout_s",
 )
 _CHANGES_NO_RESULT = re.compile(
-    rf"\+*(study=|tracking[.=]|host\.([\w-]+\.){{0,2}}({'|'.join(HOW_TO_REACH)})=)"
+    rf"\+*(study=|tracking[.=]|host\.([\w-]+\.){{0,2}}({'|'.join(HOW_TO_REACH)})=|"
+    r"host\.([\w-]+\.){0,2}serving[.=])"
 )
 
 

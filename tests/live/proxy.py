@@ -23,22 +23,25 @@ class Proxy:
         self.is_slow = False
         self.bytes_to_client = 0
         self._cut_at: int | None = None
+        self._pause_s = 0.0
         threading.Thread(target=self._accept, daemon=True).start()
 
     def cut(self) -> None:
         """Reset every connection; new ones are taken."""
-        for end in self._open:
+        # Taken first: a client that was cut comes back at once, and its new connection stays.
+        ended, self._open = self._open, []
+        for end in ended:
             with contextlib.suppress(OSError):
                 # A linger of 0 seconds makes close send RST.
                 end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 end.shutdown(socket.SHUT_RDWR)
             with contextlib.suppress(OSError):
                 end.close()
-        self._open.clear()
 
-    def cut_after(self, n_bytes: int) -> None:
-        """Reset every connection once so many more bytes have gone to the client."""
+    def cut_after(self, n_bytes: int, pause_s: float = 0.0) -> None:
+        """Reset every connection once so many more bytes have gone to the client, and a pause."""
         self._cut_at = self.bytes_to_client + n_bytes
+        self._pause_s = pause_s
 
     def go_silent(self) -> None:
         """Keep connections open and forward nothing, as a network that drops packets."""
@@ -93,5 +96,6 @@ class Proxy:
         if self._cut_at is None or self.bytes_to_client < self._cut_at:
             return False
         self._cut_at = None
+        time.sleep(self._pause_s)
         self.cut()
         return True

@@ -152,10 +152,11 @@ def test_hosts_are_locked_in_the_order_of_their_names_and_a_busy_one_frees_the_o
     session = prefill.session("--relayed")
     with session:
         session.send(one_line(plan_of(host)))
-        print(session.await_event("launch"))
-        import os
-
-        os.system(f"ps aux | grep agent- | grep -v grep; cat {pair[0].work_dir}/lock")
+        told: set[object] = set()
+        while "launch" not in told:
+            event = session.next_event()
+            assert event is not None
+            told.add(event["event"])
         with pytest.raises(UserError, match=r"host pair-prefill .* is busy: a test \(pid \d+\)"):
             opened.run(plan_of(host), tmp_path / "raw", lambda event: None)
         session.send("stop")

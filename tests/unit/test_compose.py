@@ -22,7 +22,13 @@ GROUPS = sorted(path.name for path in CONF.iterdir() if path.is_dir())
 OPTIONS = [(path.parent.name, path.stem) for path in sorted(CONF.glob("*/*.yaml"))]
 HOSTS = ", ".join(name for group, name in OPTIONS if group == "host")
 # What an option cannot know by itself.
-NEEDED = {("host", "ssh"): ["host.address=127.0.0.1"]}
+NEEDED = {
+    ("host", "ssh"): ["host.address=127.0.0.1"],
+    ("engine", "dynamo"): ["engine.memory=DRAM"],
+    ("engine", "vllm"): ["engine.memory=DRAM"],
+    ("transport", "none"): ["engine=dynamo", "engine.memory=DRAM"],
+    ("variant", "cross_layer"): ["engine=vllm", "engine.memory=DRAM", "model=llama-3.1-8b"],
+}
 
 
 def refusal(*overrides, conf=CONF):
@@ -212,12 +218,15 @@ KEYS = "(allowed: arms, baseline, claims, contrasts, engine, host, launches, mod
         (
             "transport=[nvlnk]",
             "unknown transport 'nvlnk'; did you mean 'nvlink'? "
-            "(allowed: infiniband, nvlink, roce, shm, tcp)",
+            "(allowed: infiniband, none, nvlink, roce, shm, tcp)",
         ),
         ("transport=nvlnk", "unknown transport 'nvlnk'; did you mean 'nvlink'? (allowed: inf"),
         ("arms=[]", "arms is empty: leave it null"),
         ("arms=[shmm]", "arms: 'shmm' is not"),
-        ("transport=[]", "transport is empty: name at least one (allowed: infiniband, nvlink,"),
+        (
+            "transport=[]",
+            "transport is empty: name at least one (allowed: infiniband, none, nvlink,",
+        ),
         ("transport=[shm,shm]", "transport: 'shm' is named twice"),
         ("transport=[[shm]]", "transport: ['shm'] is not an option (allowed: infiniband,"),
         ("transport=null", "transport: null is not an option (allowed: infiniband,"),

@@ -325,7 +325,9 @@ class TestOnThePage:
         cells, design, _ = study({"nvlink": NVLINK, "tcp": Cost("", 50.0, 0.3, 40.0)})
         cells = cells.assign(reason="", road_expected="", where="", quote="")
         tables = cost_tables(cells, design)
-        figures.plot_rate(cells, tables, design, tmp_path / "rate")
+        empty = pd.DataFrame()
+        picture = figures.rate_picture(figures.Tables(cells, empty, empty, tables, design))
+        figures.save(picture, tmp_path)
         data = pd.read_csv(tmp_path / "rate.csv")
         largest = BYTES[4096]
         assert set(data["pull_bytes"]) == {largest}
@@ -339,8 +341,9 @@ class TestOnThePage:
         known = tables.break_even.query("pull_bytes == @largest")["break_even_bytes"].tolist()
         assert even == pytest.approx(known)
         svg = (tmp_path / "rate.svg").read_text()
-        for text in ("nvlink read", "rate of a pull (GB/s, log scale)", f"{known[0]:,.0f}"):
+        for text in ("nvlink read", "rate of a pull (GB/s, log scale)", "equal at "):
             assert text in svg
+        assert f"equal at descriptors of {known[0]:,.0f} bytes" in picture.alt
 
     def test_costs_are_put_in_words_with_intervals(self, tables: CostTables) -> None:
         nvlink, tcp = cost_lines(tables)

@@ -20,6 +20,7 @@ SECTIONS = {
     "engine": "Engine",
     "host": "Host",
     "model": "Model",
+    "serving": "ServingOptions",
     "side": "HostSide",
     "study": "Study",
     "transport": "Transport",

@@ -2,7 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from kvroad.diagnose import CAUSES, diagnose_complaints, diagnose_pulls, diagnose_row
+from kvroad.causes import CAUSES
+from kvroad.diagnose import diagnose_complaints, diagnose_pulls, diagnose_row
 from kvroad.evidence.nixl import parse_pulls
 from kvroad.evidence.ucx import parse_lines
 

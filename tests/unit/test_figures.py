@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pandas as pd
 import pytest
 from synthetic import planned, pull_rows, refused_outcome, write_cell, write_design
 
-from kvroad import cost_model, figures, stats, tables
+from kvroad import cost_model, figures, stats, tables, verdict
 from kvroad.tables import PlannedCell
 
 
@@ -17,23 +18,39 @@ def times(cell: PlannedCell, phase: str, pull: int) -> tuple[float, float]:
     return xfer / 2, xfer
 
 
-def build(folder: Path, proven: list[str], refused: list[str], blocks: int = 4) -> Path:
+def build(
+    folder: Path, proven: list[str], refused: list[str], blocks: int = 4, **design: object
+) -> Path:
     cells = planned([*proven, *refused], [4096, 8192], blocks)
     for position, cell in enumerate(cells):
         result = refused_outcome() if cell.arm in refused else None
         write_cell(folder, cell, pull_rows(cell, times, 2), order=position, result=result)
-    path = write_design(folder / "design.json", cells)
+    path = write_design(folder / "design.json", cells, **design)
     tables.build(path, folder, folder)
     stats.build(folder / "cells.parquet", path, folder)
     cost_model.build(folder / "cells.parquet", path, folder)
-    summary = folder / "launch_summary.parquet"
-    figures.build(folder / "cells.parquet", summary, path, folder, folder / "figures")
+    verdict.build(folder / "contrasts.parquet", folder / "cells.parquet", path, folder)
+    figures.build(
+        folder / "cells.parquet",
+        folder / "launch_summary.parquet",
+        folder / "verdict.parquet",
+        folder,
+        path,
+        folder / "figures",
+        folder / "figures.json",
+    )
     return folder / "figures"
+
+
+def left_out(folder: Path) -> dict[str, str]:
+    """Return why each picture is not there, empty where it is."""
+    return {p["name"]: p["left_out"] for p in json.loads((folder / "figures.json").read_text())}
 
 
 def test_each_figure_has_svg_png_and_its_data(tmp_path: Path) -> None:
     out = build(tmp_path, ["shm", "tcp"], [])
-    names = [f"{n}.{s}" for n in ("post_split", "pull_time", "rate") for s in ("csv", "png", "svg")]
+    drawn = ("launches", "post_split", "pull_time", "ratios")
+    names = [f"{n}.{s}" for n in drawn for s in ("csv", "png", "svg")]
     assert sorted(p.name for p in out.iterdir()) == names
     assert (out / "pull_time.png").read_bytes().startswith(b"\x89PNG")
 
@@ -74,11 +91,59 @@ def test_post_split_is_of_the_longest_prompt(tmp_path: Path) -> None:
     assert "time (ms)" in svg
 
 
-def test_nothing_proven_is_said_in_the_figure(tmp_path: Path) -> None:
+def test_a_picture_with_nothing_to_show_has_no_file_but_a_reason(tmp_path: Path) -> None:
     out = build(tmp_path, [], ["roce"])
-    for name in ("pull_time", "post_split", "rate"):
-        assert "there is no number to draw" in (out / f"{name}.svg").read_text()
-        assert len(pd.read_csv(out / f"{name}.csv")) == 0
+    assert list(out.iterdir()) == []
+    reasons = left_out(tmp_path)
+    for name in ("pull_time", "post_split", "rate", "launches"):
+        assert "there is no number to draw" in reasons[name]
+    assert reasons["ratios"] == "the study has one arm, so there is nothing to compare it with"
+    assert "the arm none (serving without a transfer) was not run" in reasons["extra_ttft"]
+
+
+def test_ratios_are_the_verdict_with_quoted_ones_hollow(tmp_path: Path) -> None:
+    quoted = {"source": "a blog", "arm": "roce", "baseline": "nvlink"}
+    quoted |= {"ratios": {"pull_ms": {4096: 0.66}}}
+    claims = {"alpha": 0.05, "margins": {"pull_ms": 0.05}, "quoted": quoted}
+    out = build(tmp_path, ["shm", "tcp"], [], claims=claims)
+    data = pd.read_csv(out / "ratios.csv")
+    judged = pd.read_parquet(tmp_path / "verdict.parquet").query("metric == 'pull_ms'")
+    ours = data[data["kind"] == "measured"]
+    assert ours["ratio"].tolist() == pytest.approx(judged["ratio"].tolist())
+    assert ours["verdict"].tolist() == judged["verdict"].tolist()
+    assert data.loc[data["kind"] == "quoted", "ratio"].tolist() == [0.66]
+    svg = (out / "ratios.svg").read_text()
+    for text in ("0.66x quoted", "20.0x slower", "ratio to shm or nvlink (log scale)"):
+        assert text in svg, text
+
+
+def test_extra_ttft_marks_what_is_quoted_and_what_its_source_measured(tmp_path: Path) -> None:
+    rows = [
+        {"road": "RoCE", "low": 300, "high": 800, "is_measured": False},
+        {"road": "TCP", "low": 90000, "high": 100000, "is_measured": True},
+    ]
+    quoted = {"source": "a blog", "arm": "roce", "baseline": "nvlink", "ratios": {}}
+    quoted |= {"guide": {"source": "a guide", "extra_ttft_ms": rows}}
+    out = build(tmp_path, ["shm"], [], claims={"alpha": 0.05, "margins": {}, "quoted": quoted})
+    data = pd.read_csv(out / "extra_ttft.csv")
+    assert data["kind"].tolist() == [
+        "quoted, an estimate of its source",
+        "quoted, its source calls it measured",
+    ]
+    assert data["source"].tolist() == ["a guide"] * 2
+    svg = (out / "extra_ttft.svg").read_text()
+    assert "log scale" in svg
+    assert "the arm none (serving without a transfer) was not run" in " ".join(svg.split())
+
+
+def test_launches_are_drawn_in_executed_order(tmp_path: Path) -> None:
+    data = pd.read_csv(build(tmp_path, ["shm", "tcp"], ["roce"]) / "launches.csv")
+    assert data["executed_order"].tolist() == sorted(data["executed_order"])
+    assert len(data) == 24
+    assert data.loc[data["arm"] == "roce", "relative"].isna().all()
+    proven = data[data["outcome"] == "proven"]
+    for _, own in proven.groupby(["arm", "prompt_tokens"]):
+        assert own["relative"].product() == pytest.approx(1.0)
 
 
 def test_single_launch_is_drawn_without_an_interval(tmp_path: Path) -> None:
@@ -91,6 +156,6 @@ def test_single_launch_is_drawn_without_an_interval(tmp_path: Path) -> None:
 def test_equal_data_give_equal_files(tmp_path: Path) -> None:
     for name in ("a", "b"):
         build(tmp_path / name, ["shm", "tcp"], ["roce"])
-    for file in ("pull_time.svg", "post_split.svg", "rate.svg", "pull_time.png"):
+    for file in ("pull_time.svg", "ratios.svg", "launches.svg", "pull_time.png"):
         first, second = (tmp_path / name / "figures" / file for name in ("a", "b"))
         assert first.read_bytes() == second.read_bytes()

@@ -9,7 +9,7 @@ from studies import TRANSPORTS, make_study
 from kvroad.agent.survey import parse_peers
 from kvroad.design import make_design
 from kvroad.errors import UserError
-from kvroad.hosts import Host
+from kvroad.hosts import Host, HostLost
 from kvroad.preflight import check_host
 from kvroad.study import Engine, HostSide, Transport
 from kvroad.study import Host as HostSpec
@@ -73,6 +73,19 @@ def table(
     said: list[str] = []
     host = Elsewhere(study.host, {**FACTS, **facts})
     return check_host(study, make_design(study), host, tmp_path, said.append), said
+
+
+def test_where_nixl_does_not_start_the_table_goes_on_and_says_why_it_may_be(tmp_path) -> None:
+    class Hanging(Elsewhere):
+        def probe(self, script: str) -> dict[str, Any]:
+            raise HostLost(f"{self.label}: probe: ended with status -1: no message")
+
+    study = make_study(host=SPEC, transports=TRANSPORTS)
+    host = Hanging(study.host, {**FACTS, "memlock_bytes": 65536})
+    said: list[str] = []
+    with pytest.raises(UserError, match=r"UCX: probe: ended with status -1.*and 1 more"):
+        check_host(study, make_design(study), host, tmp_path, said.append)
+    assert any("65536 bytes may be locked" in line for line in said)
 
 
 def test_the_output_of_nvidia_smi_is_read() -> None:

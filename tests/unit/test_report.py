@@ -10,10 +10,11 @@ import pytest
 from synthetic import planned, pull_rows, refused_outcome, write_cell, write_design
 
 from kvroad import cost_model, figures, report, stats, tables, verdict
+from kvroad.raw_link import with_raw_link
 from kvroad.tables import PlannedCell
 from kvroad.verdict import claims
 
-VOID = {"meta", "link", "br", "img", "hr", "input"}
+VOID = {"meta", "link", "br", "img", "hr", "input", "wbr"}
 
 
 class Page(HTMLParser):
@@ -69,8 +70,16 @@ def build(folder: Path, arms: list[str], refused: set[str], quote: str = "a <b> 
     verdict.build(folder / "contrasts.parquet", folder / "cells.parquet", path, out)
     cost_model.build(folder / "cells.parquet", path, folder)
     claims.build(out / "verdict.parquet", folder / "cells.parquet", folder, path, out)
-    summary = folder / "launch_summary.parquet"
-    drawn = figures.build(folder / "cells.parquet", summary, path, folder, out / "figures")
+    manifest = folder / "figures.json"
+    figures.build(
+        folder / "cells.parquet",
+        folder / "launch_summary.parquet",
+        out / "verdict.parquet",
+        folder,
+        path,
+        out / "figures",
+        manifest,
+    )
     return report.build(
         path,
         folder / "cells.parquet",
@@ -79,9 +88,10 @@ def build(folder: Path, arms: list[str], refused: set[str], quote: str = "a <b> 
         out / "verdict.parquet",
         out / "claims.parquet",
         folder,
-        [p for p in drawn if p.suffix == ".svg"],
+        out / "figures",
+        manifest,
         out / "index.html",
-        [out / "verdict.csv", out / "figures" / "pull_time.csv", folder / "cells.csv"],
+        [out / "verdict.csv", folder / "cells.csv"],
     )
 
 
@@ -121,23 +131,47 @@ def test_every_reference_inside_a_figure_has_its_target(text: str) -> None:
 
 def test_figures_have_text_for_readers_and_times_are_defined(text: str) -> None:
     labels = re.findall(r'<svg role="img" aria-label="([^"]+)"', text)
-    assert len(labels) == 3
+    assert len(labels) == 4
     assert "At 8,192 tokens, KV pull time over tcp is 3.00x" in labels[0]
     assert "xfer minus post" in text
 
 
+def test_a_picture_with_nothing_to_show_is_named_with_its_reason(text: str) -> None:
+    left = re.findall(r"Left out, <em>([^<]+)</em>: ([^<]+)", text)
+    assert [title.partition(",")[0] for title, _ in left] == [
+        "Extra time to first token by transport",
+        "Rate of a pull of 390",
+    ]
+    assert "the arm none (serving without a transfer) was not run" in left[0][1]
+    assert "no series was measured with pieces of two sizes" in left[1][1]
+
+
 def test_links_lead_to_files_beside_the_page(page_path: Path, text: str) -> None:
-    links = Page(text).links
-    assert links == ["verdict.csv", "figures/pull_time.csv", "../cells.csv"]
+    links = [link for link in Page(text).links if not link.startswith("#")]
+    names = ("ratios", "pull_time", "post_split", "launches")
+    drawn = [f"figures/{n}.{form}" for n in names for form in ("png", "svg", "csv")]
+    assert links == [*drawn, "verdict.csv", "../cells.csv"]
     assert all((page_path.parent / link).is_file() for link in links)
+    ids = Page(text).ids
+    assert all(link[1:] in ids for link in Page(text).links if link.startswith("#"))
+
+
+def test_colours_of_the_pictures_follow_the_theme(text: str) -> None:
+    svg = text[text.index("<svg") : text.index("</svg>")]
+    assert "var(--ink)" in svg
+    assert "var(--c0)" in text
+    styles = re.findall(r'style="([^"]*)"', svg)
+    assert not any("#1b1f24" in style or "#0173b2" in style for style in styles)
 
 
 def test_refusals_roads_and_quotes_are_shown_escaped(text: str) -> None:
     assert "Road expected: rc_mlx5, rc_verbs; seen: tcp." in text
     assert "a &lt;b&gt; &amp; c" in text
     assert "a <b>" not in text
-    assert "protocol table: agrees in 8 cells, e.g. cma (decode-0.log:41)" in text
     assert "<code>roce,tcp</code>" in text
+    row = next(line for line in text.splitlines() if 'scope="row">protocol table<' in line)
+    for part in ("agrees", "8 of 8", "cma", "decode-0.log:41"):
+        assert part in row
 
 
 def test_provenance_has_versions_commit_and_overrides(text: str) -> None:
@@ -155,3 +189,22 @@ def test_many_values_of_a_fact_are_given_as_their_number() -> None:
     rows = report.provenance_rows(facts)
     assert rows[0]["texts"][-1] == "and 2 other values"
     assert len(rows[0]["texts"]) == 5
+
+
+def test_the_command_is_one_that_a_shell_takes() -> None:
+    words = ["study=smoke", "transport=[shm,tcp]", "engine.num_threads=0", "seed=2"]
+    assert report.command_line(words) == (
+        "uv run snakemake --cores 1 all --config study=smoke 'transport=[shm,tcp]' seed=2"
+        " hydra=engine.num_threads=0"
+    )
+    assert report.command_line([]) == "uv run snakemake --cores 1 all"
+    two = report.command_line(["engine.num_threads=0", "workload.pulls=3"])
+    assert two.endswith("--config 'hydra=engine.num_threads=0 workload.pulls=3'")
+
+
+def test_publishing_points_the_page_to_the_raw_files(text: str) -> None:
+    assert "results/cells/" in text
+    published = with_raw_link(text)
+    assert 'href="raw.tar.xz"' in published
+    assert with_raw_link(published) == published
+    assert len(Page(published).ids) == len(set(Page(published).ids))

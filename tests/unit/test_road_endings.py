@@ -160,7 +160,7 @@ def with_port(folder: Path, layer: str, factor: float) -> None:
     ("layer", "factor", "expected", "said"),
     [
         ("Ethernet", 1.02, "proven", "went by zero-copy over rc_mlx5/mlx5_0:1"),
-        ("InfiniBand", 1.02, "refused", "port mlx5_0/1 has link layer InfiniBand"),
+        ("InfiniBand", 1.02, "refused", "port mlx5_0/1, whose link layer is InfiniBand, expected"),
         ("Ethernet", 0.5, "refused", "nic counters saw"),
         ("Ethernet", 0.25, "refused", "word/byte mistake"),
         ("Ethernet", 4.0, "proven", "use_counts"),

@@ -29,6 +29,17 @@ def test_lines_numbers_and_the_end_do_not_depend_on_the_block(
     assert b"".join(seen) == text
 
 
+@pytest.mark.parametrize("block", [1, 3, 4, 5, 64])
+def test_of_an_endless_line_the_beginning_is_given(
+    block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scan, "BLOCK_BYTES", block)
+    text = b"needle " + b"x" * 50 + b" needle\n\nneedle\n" + b"y" * 50
+    found = LineScan(io.BytesIO(text), [b"needle"], keep_last=2, longest=8)
+    assert list(found) == [(1, b"needle x"), (3, b"needle")]
+    assert (found.n_lines, found.last) == (4, [b"needle", b"y" * 8])
+
+
 @pytest.mark.parametrize("path", LOGS, ids=lambda path: path.name)
 def test_a_log_read_in_blocks_is_the_log_read_by_lines(
     path: Path, monkeypatch: pytest.MonkeyPatch

@@ -304,6 +304,13 @@ def test_refuses_a_variant_for_what_it_makes_of_engine_and_workload(variant, mes
     assert message in refusal(replace(STUDY, variants={**STUDY.variants, "v": variant}))
 
 
+def test_refuses_side_channel_ports_beyond_the_last():
+    two = replace(STUDY.engine, rank_pairs=2, side_channel_port=65534)
+    validate(replace(STUDY, engine=two))
+    message = refusal(replace(STUDY, engine=replace(two, side_channel_port=65535)))
+    assert "engine.side_channel_port: 65535 is too large; allowed is 0 to 65534" in message
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

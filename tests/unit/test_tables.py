@@ -23,6 +23,7 @@ from synthetic import (
 from kvroad import tables
 from kvroad.errors import UserError
 from kvroad.tables import PlannedCell, cells_frame, parse_design, pulls_frame, read_design
+from kvroad.tables.metrics import REPLAY_METRICS
 
 
 def constant(cell: PlannedCell, phase: str, pull: int) -> tuple[float, float]:
@@ -107,7 +108,7 @@ def test_unproven_cells_carry_no_number(tmp_path: Path, one: PlannedCell) -> Non
     assert set(pulls["drop_reason"]) == {"cell not proven"}
     assert set(pulls["outcome"]) == {"refused"}
     row = cells_frame([one], tmp_path).iloc[0]
-    assert row[[m.name for m in tables.METRICS]].isna().all()
+    assert row[[m.name for m in REPLAY_METRICS]].isna().all()
     assert row["road_seen"] == "tcp"
     assert row["road_expected"] == "rc_mlx5, rc_verbs"
 
@@ -296,5 +297,5 @@ class TestDesign:
 
     def test_margin_falls_back_to_the_key_of_the_kind(self) -> None:
         design = parse_design(design_data(planned(["shm"], [4096], 1)))
-        assert tables.margin(design, tables.metric("pull_in_flight_ms")) == 0.05
-        assert tables.margin(design, tables.metric("goodput_gb_per_s")) != 0.05
+        assert tables.margin(design.margins, tables.metric("pull_in_flight_ms")) == 0.05
+        assert tables.margin(design.margins, tables.metric("goodput_gb_per_s")) != 0.05

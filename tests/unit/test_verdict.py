@@ -13,6 +13,7 @@ from synthetic import design_data, planned, pull_rows, refused_outcome, write_ce
 
 from kvroad import stats, tables, verdict
 from kvroad.tables import Design, PlannedCell, parse_design
+from kvroad.tables.metrics import REPLAY_METRICS
 from kvroad.verdict import launches_needed, number, ratio_text, verdict_frame
 from kvroad.verdict.text import interval, refusal_text
 
@@ -174,7 +175,8 @@ def test_ratio_text(value: float, text: str) -> None:
     ("low", "high", "text"),
     [
         (1.1, 1.3, "1.10 to 1.30"),
-        (1e-9, 3e10, "below 0.001 to above 1,000"),
+        (1e-9, 3e10, "not bounded by these launches"),
+        (1e-9, 30.0, "below 0.001 to 30.0"),
         (1234.0, 5678.0, "1.2e+03 to 5.7e+03"),
         (math.nan, math.nan, "no interval"),
     ],
@@ -252,7 +254,7 @@ def test_json_is_plain_and_versioned(tmp_path: Path) -> None:
     assert data["schema"] == "kvroad.verdict/1"
     assert data["cells"] == {"proven": 24}
     assert data["overrides"] == ["workload.pulls=3"]
-    assert len(data["rows"]) == 3 * len(tables.METRICS)
+    assert len(data["rows"]) == 3 * len(REPLAY_METRICS)
     assert data["rows"][0]["n_pairs"] == 4
     assert data["rows"][0]["launches_needed"] is None
     assert data["quoted"] is None

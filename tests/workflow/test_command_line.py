@@ -57,7 +57,7 @@ def test_an_override_without_config_is_one_line(checkout) -> None:
     [
         ("loopback", 24, 24),
         ("smoke", 8, 8),
-        ("roce_vs_nvlink", 24, 24),
+        ("roce_vs_nvlink", 8, 24),
         ("regions", 224, 224),
         ("aa", 32, 32),
     ],

@@ -2,6 +2,7 @@
 
 import json
 import sqlite3
+import zipfile
 from pathlib import Path
 
 import pandas as pd
@@ -46,7 +47,8 @@ def test_the_report_is_complete(measured) -> None:
     assert len(verdict) >= 6
     files = {"verdict.md", "verdict.json", "index.html", "figures", "claims.csv", "cost_model.csv"}
     assert files <= {p.name for p in report.iterdir()}
-    assert {p.suffix for p in (report / "figures").iterdir()} == {".svg", ".png", ".csv"}
+    forms = {p.suffix for p in (report / "figures").glob("[!.]*")}
+    assert forms == {".svg", ".png", ".csv"}
 
 
 def test_each_cell_is_one_run_in_the_database(measured) -> None:
@@ -116,7 +118,7 @@ def test_a_comment_in_measuring_code_runs_nothing(measured, source: str) -> None
 
 
 def test_an_edit_of_the_figures_draws_and_reports_again(measured) -> None:
-    undo = edited(measured.path / "src/kvroad/figures.py", "\n# a comment\n")
+    undo = edited(measured.path / "src/kvroad/figures/pulls.py", "\n# a comment\n")
     try:
         jobs = measured.jobs(SMOKE)
     finally:
@@ -134,6 +136,36 @@ def test_a_lost_database_is_logged_again(measured) -> None:
     finally:
         aside.rename(database)
         marker.write_text(text)
+
+
+@pytest.mark.slow
+def test_without_the_server_the_log_fails_last_and_the_next_run_catches_up(measured) -> None:
+    words = ("all", "--config", SMOKE)
+    lost = measured.snakemake(*words, MLFLOW_TRACKING_URI="http://127.0.0.1:9")
+    assert lost.returncode == 1
+    lines = [line for line in lost.stderr.splitlines() if line.startswith("error: MLflow at")]
+    assert len(lines) == 1
+    assert "no result is lost" in lines[0]
+    assert (measured.path / "reports/smoke/index.html").exists()
+    other = f"sqlite:///{measured.path}/other.db"
+    assert "cell runs 8 created" in measured.snakemake(*words, MLFLOW_TRACKING_URI=other).stderr
+
+
+@pytest.mark.slow
+def test_snakemake_makes_its_report_with_captions(measured) -> None:
+    made = measured.snakemake("all", "--report", "snakemake.zip", "--config", SMOKE)
+    assert made.returncode == 0, made.stderr
+    with zipfile.ZipFile(measured.path / "snakemake.zip") as archive:
+        names = archive.namelist()
+        text = "".join(archive.read(n).decode() for n in names if n.endswith((".html", ".js")))
+    for figure in ("ratios", "pull_time", "post_split", "launches"):
+        assert any(name.endswith(f"{figure}.svg") for name in names), names
+    for caption in (
+        "each arm against its baseline",
+        "Time of one KV pull of one rank by prompt length and arm",
+        "The page of the study",
+    ):
+        assert caption in text, caption
 
 
 def test_a_claimed_road_that_was_not_taken_is_refused_and_tried_again(measured) -> None:

@@ -12,9 +12,8 @@ import subprocess
 import sys
 import threading
 import time
-import urllib.request
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -24,6 +23,7 @@ import pytest
 from mlflow import MlflowClient
 from mlflow.entities import ViewType
 from mlflow.utils.validation import _validate_metric, _validate_param, _validate_tag
+from mlflow_server import free_port, server
 
 from kvroad.errors import UserError
 from kvroad.tracking import is_logged, legal_name, log_study, resolve_target
@@ -78,7 +78,7 @@ class Project:
             for arm in self.arms
         ]
 
-    def write(self) -> Project:
+    def write(self, pull_ms: Mapping[str, float] | None = None) -> Project:
         """Write all files as they stand after measuring and analysing."""
         folder = self.root / "results" / self.slug
         (folder / "tables").mkdir(parents=True, exist_ok=True)
@@ -86,6 +86,8 @@ class Project:
         design |= {"baseline": self.arms[0], "cells": self.cells, "claims": {}}
         (folder / "design.json").write_text(json.dumps(design))
         rows = [self._write_cell(i, cell) for i, cell in enumerate(self.cells)]
+        for row in rows if pull_ms else ():
+            row["pull_ms"] = pull_ms[row["arm"]]
         table = pd.DataFrame(rows).astype({"attempt": "Int64"})
         table.to_parquet(folder / "tables" / "cells.parquet")
         contrasts = [
@@ -461,49 +463,6 @@ class TestRefusals:
             text = refusal(project, f"http://me:hush@127.0.0.1:{mute.getsockname()[1]}")
         assert "hush" not in text
         assert "no result is lost" in text
-
-
-@contextmanager
-def server(folder: Path, port: int) -> Iterator[str]:
-    """Run a real MLflow server; it is gone, with its children, afterwards."""
-    command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--workers", "1"]
-    command += ["--port", str(port), "--backend-store-uri", f"sqlite:///{folder}/server.db"]
-    command += ["--artifacts-destination", str(folder / "served")]
-    quiet = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
-    with (folder / f"server-{time.monotonic_ns()}.log").open("w") as log:
-        process = subprocess.Popen(
-            command,
-            cwd=folder,
-            env={**os.environ, **quiet},
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
-        try:
-            wait_for(f"http://127.0.0.1:{port}/health", process)
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            # It lets a TERM wait for its workers: the whole group ends at once.
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait(10)
-
-
-def wait_for(url: str, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline:
-        assert process.poll() is None, "the server ended"
-        try:
-            with urllib.request.urlopen(url, timeout=2):
-                return
-        except OSError:
-            time.sleep(0.2)
-    pytest.fail("the server is not ready after 120 s")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.mark.live

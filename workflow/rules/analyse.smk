@@ -36,6 +36,7 @@ rule tabulate_cells:
             "byte_witnesses",
             "checks",
             "diagnose",
+            "causes",
             "evidence",
         ),
         tolerances=resolved(STUDY)["road"],

@@ -2,33 +2,23 @@ rule plot_figures:
     input:
         cells=rules.tabulate_cells.output.cells,
         summary=rules.contrast_arms.output.summary,
+        verdict=rules.judge_verdict.output.parquet,
         costs=rules.fit_cost_model.output.tables,
         design=rules.write_design.output.design,
     output:
-        pull_time=report(
-            REPORT / "figures" / "pull_time.svg",
-            caption="../report/pull_time.rst",
+        # A folder, since a picture with nothing to show is left out of it.
+        folder=report(
+            directory(REPORT / "figures"),
+            patterns=["{figure}.svg"],
+            caption="../report/figure.rst",
             category="Figures",
+            labels={"figure": "{figure}"},
         ),
-        post_split=report(
-            REPORT / "figures" / "post_split.svg",
-            caption="../report/post_split.rst",
-            category="Figures",
-        ),
-        rate=report(
-            REPORT / "figures" / "rate.svg",
-            caption="../report/rate.rst",
-            category="Figures",
-        ),
-        slides=expand(
-            REPORT / "figures" / "{figure}.{form}",
-            figure=["pull_time", "post_split", "rate"],
-            form=["png", "csv"],
-        ),
+        manifest=TABLES / "figures.json",
     log:
         LOGS / "plot_figures.log",
     params:
-        code=module_digest("figures", "verdict", "cost_model"),
+        code=module_digest("figures", "palette", "verdict", "cost_model"),
     message:
         "plotting {SLUG}"
     script:
@@ -52,21 +42,23 @@ rule write_report:
         costs_csv=rules.fit_cost_model.output.csv,
         design=rules.write_design.output.design,
         study=rules.write_design.output.study,
-        figures=[
-            rules.plot_figures.output.pull_time,
-            rules.plot_figures.output.post_split,
-            rules.plot_figures.output.rate,
-        ],
-        figure_data=rules.plot_figures.output.slides,
+        figures=rules.plot_figures.output.folder,
+        manifest=rules.plot_figures.output.manifest,
     output:
-        page=REPORT / "index.html",
+        page=report(
+            REPORT / "index.html",
+            caption="../report/page.rst",
+            category="Report",
+        ),
         study=REPORT / "study.json",
         cells=REPORT / "cells.csv",
         costs=[REPORT / f"{name}.csv" for name in COST_TABLES],
     log:
         LOGS / "write_report.log",
     params:
-        code=module_digest("report", "templates", "verdict", "cost_model"),
+        code=module_digest(
+            "report", "raw_link", "palette", "templates", "verdict", "cost_model"
+        ),
     message:
         "writing the report of {SLUG}"
     script:

@@ -10,7 +10,9 @@ if __name__ == "__main__":
         figures.build(
             cells_parquet=Path(snakemake.input.cells),
             summary_parquet=Path(snakemake.input.summary),
+            verdict_parquet=Path(snakemake.input.verdict),
             cost_dir=Path(snakemake.input.costs[0]).parent,
             design_path=Path(snakemake.input.design),
-            out_dir=Path(snakemake.output.pull_time).parent,
+            out_dir=Path(snakemake.output.folder),
+            manifest=Path(snakemake.output.manifest),
         )

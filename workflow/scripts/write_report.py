@@ -16,7 +16,8 @@ def write_report(
     claims: Path,
     costs: list[Path],
     study: Path,
-    figures: list[Path],
+    figures: Path,
+    manifest: Path,
     linked: list[Path],
     out: Path,
 ) -> None:
@@ -34,7 +35,8 @@ def write_report(
         verdict_parquet=verdict,
         claims_parquet=claims,
         cost_dir=costs[0].parent,
-        figures=figures,
+        figures_dir=figures,
+        manifest=manifest,
         downloads=[*linked, out.parent / "cells.csv", *cost_files, out.parent / "study.json"],
         out=out,
     )
@@ -51,13 +53,13 @@ if __name__ == "__main__":
             claims=Path(snakemake.input.claims),
             costs=[Path(path) for path in snakemake.input.costs],
             study=Path(snakemake.input.study),
-            figures=[Path(path) for path in snakemake.input.figures],
+            figures=Path(snakemake.input.figures),
+            manifest=Path(snakemake.input.manifest),
             linked=[
                 Path(path)
                 for path in [
                     *snakemake.input.verdict_files,
                     snakemake.input.claims_csv,
-                    *snakemake.input.figure_data,
                 ]
             ],
             out=Path(snakemake.output.page),

@@ -8,7 +8,6 @@ import os
 import re
 import selectors
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -22,12 +21,14 @@ from kvroad.agent.capture import Capture
 from kvroad.agent.events import Events
 from kvroad.agent.lease import Lease
 from kvroad.agent.processes import TAG_VARIABLE, Ledger, end_processes
+from kvroad.agent.readiness import free_port, is_taken, status_of
 from kvroad.evidence.redact import redact_env
 from kvroad.plan import Phase, Plan, Process
 
 __all__ = ["Launch", "StepFailed", "Stopped"]
 
 _LAST_LINES = 8
+_ASK_EVERY_S = 0.5
 _PORT = re.compile(r"\{port:([\w-]+)\}")
 # Between TERM and KILL for what a process left behind that has ended by itself.
 _STRAGGLER_S = 3.0
@@ -117,7 +118,9 @@ class Launch:
         try:
             for name, number in self.plan.ports.items():
                 if name not in self.ports:
-                    self.ports[name] = number or _free_port(self.plan.bind_address)
+                    self.ports[name] = number or free_port(
+                        self.plan.bind_address, self.ports.values()
+                    )
         except OSError as error:
             raise StepFailed("ports", f"address {self.plan.bind_address}: {error}") from error
         # On disk before anything starts: the tag alone finds what a killed agent left.
@@ -150,6 +153,11 @@ class Launch:
         return [s.pid for s in survivors]
 
     def _start(self, spec: Process) -> None:
+        url = self._fill(spec.ready_url, -1) if spec.ready_url else ""
+        if url and is_taken(url):
+            raise StepFailed(
+                f"start {spec.name}", f"another program answers at {url}: end it, or take a port"
+            )
         read_fd, write_fd = os.pipe()
         argv = [self._fill(word, write_fd) for word in spec.argv]
         requested = {k: self._fill(v, write_fd) for k, v in spec.env.items()}
@@ -181,6 +189,10 @@ class Launch:
         self._selector.register(read_fd, selectors.EVENT_READ, running)
         self._running[spec.name] = running
         self.events.send("start", process=spec.name, pid=popen.pid)
+        if url:
+            self._await_url(spec, url)
+            running.is_ready = True
+            self.events.send("ready", process=spec.name)
         if spec.ready_event is not None:
             step = f"start {spec.name}"
             answer = self._await([spec.name], spec.ready_event, spec.ready_timeout_s, step)
@@ -191,9 +203,27 @@ class Launch:
             if self.plan.facts_from == spec.name:
                 (self.folder / "versions.json").write_text(json.dumps(facts, indent=1))
 
+    def _await_url(self, spec: Process, url: str) -> None:
+        """Wait until an address answers; the process that should must not end meanwhile."""
+        step = f"start {spec.name}"
+        deadline = time.monotonic() + spec.ready_timeout_s
+        asked, said = 0.0, "no answer"
+        while True:
+            self.watch(step)
+            if time.monotonic() - asked > _ASK_EVERY_S:
+                said = status_of(url)
+                if said == "200":
+                    return
+                asked = time.monotonic()
+            if time.monotonic() > deadline:
+                last = _last_lines(self.folder / f"{spec.name}.log")
+                waited = f"not ready within {spec.ready_timeout_s:g} s ({url}: {said})"
+                raise StepFailed(step, f"{spec.name} {waited}: {last}")
+
     def _fill(self, word: str, events_fd: int) -> str:
         """Replace the placeholders of a plan; any other braces stay as they are."""
         word = word.replace("{python}", sys.executable).replace("{folder}", str(self.folder))
+        word = word.replace("{home}", os.path.expanduser("~"))  # noqa: PTH111 (str.replace)
         word = word.replace("{events}", str(events_fd)).replace("{bind}", self.plan.bind_address)
         return _PORT.sub(lambda found: str(self.ports.get(found[1], 0)), word)
 
@@ -202,7 +232,8 @@ class Launch:
         answers = self.ask(phase)
         self.complete(cell, phase)
         self.refuse_errors(phase, answers)
-        self.check_road(cell, phase)
+        told = [int(a["payload_bytes"]) for a in answers.values() if "payload_bytes" in a]
+        self.check_road(cell, phase, sum(told) if told else None)
 
     def begin(self, cell: str, phase: Phase) -> None:
         """Read the counters in front of a phase."""
@@ -221,12 +252,16 @@ class Launch:
             if answer.get("error"):
                 raise StepFailed(f"{phase.name} in {name}", str(answer["error"]))
 
-    def check_road(self, cell: str, phase: Phase) -> None:
-        """Raise StepFailed where the counters of a phase contradict the claim."""
-        if phase.payload_bytes is None:
+    def check_road(self, cell: str, phase: Phase, told_bytes: int | None = None) -> None:
+        """Raise StepFailed where the counters of a phase contradict the claim.
+
+        ``told_bytes`` is what the load says that it moved, where the plan cannot know.
+        """
+        payload = told_bytes if phase.payload_bytes is None else phase.payload_bytes
+        if payload is None:
             return
         before, after = self._edges
-        checks = self.capture.check(before, after, phase.payload_bytes)
+        checks = self.capture.check(before, after, payload)
         for check in checks:
             self.events.send("check", cell=cell, phase=phase.name, **check.as_event())
         wrong = [f"{c.where}: {c.seen}, expected {c.expected}" for c in checks if not c.ok]
@@ -344,13 +379,6 @@ class Launch:
             if self.lease.stop_reason() is not None:
                 return
             time.sleep(0.02)
-
-
-def _free_port(address: str) -> int:
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with socket.socket(family) as probe:
-        probe.bind((address, 0))
-        return int(probe.getsockname()[1])
 
 
 def _last_lines(path: Path) -> str:

@@ -24,6 +24,7 @@ __all__ = [
     "add_flows",
     "early_check",
     "flow_between",
+    "own_traffic",
     "parse_counter",
     "parse_net_dev",
     "parse_nvlink",
@@ -137,6 +138,16 @@ def watched(claim: Claim, kind: str) -> list[str]:
         "nvlink": claim.gpus,
     }
     return [str(name) for name in names[kind]]
+
+
+def own_traffic(claim: Claim, kind: str) -> str:
+    """Return why a kind of counter can tell nothing of the payload, or an empty text.
+
+    The ranks of a serving engine exchange activations over NVLink at every layer.
+    """
+    if kind == "nvlink" and claim.serving is not None and claim.serving.engine_ranks > 1:
+        return f"engines of {claim.serving.engine_ranks} ranks use NVLink themselves"
+    return ""
 
 
 def phase_edges(
@@ -339,6 +350,8 @@ def early_check(
     """
     checks: list[Check | None] = []
     for kind in KINDS:
+        if own_traffic(claim, kind):
+            continue
         flow = flow_between(kind, start, end, watched(claim, kind))
         asked = (flow, payload_bytes, kind in claim.counters, tolerances or claim, claim.side)
         checks += [weigh(*asked), weigh_packets(*asked)]

@@ -26,7 +26,7 @@ from kvroad.evidence.ucx_records import (
     Version,
 )
 
-__all__ = ["UcxParser", "parse_file", "parse_lines", "parse_range", "parse_shares"]
+__all__ = ["UCX_NEEDLES", "UcxParser", "parse_file", "parse_lines", "parse_range", "parse_shares"]
 
 # UCX_LOG_BUFFER: a message holds at most this many characters (measured with UCX 1.23.0).
 MESSAGE_CHARACTERS = 1023
@@ -37,9 +37,9 @@ _UNITS = ("", "K", "M", "G", "T", "P", "E")
 LAST_LINES = 5
 
 # What any line of UCX, NIXL or libibverbs has, and few others have.
-_UCX_NEEDLES = ("] [", ".c:")
-_OTHER_NEEDLES = ("NIXL_ERR", ".cpp:", ".h:", "libibverbs: ")
-_NEEDLES = tuple(needle.encode() for needle in (*_UCX_NEEDLES, *_OTHER_NEEDLES))
+_OF_UCX = ("] [", ".c:")
+_OF_OTHERS = ("NIXL_ERR", ".cpp:", ".h:", "libibverbs: ")
+UCX_NEEDLES = (*_OF_UCX, *_OF_OTHERS)
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _PREFIX = re.compile(r"\[\d+\.\d+\] \[([^\[\]]+?):(\d+) *:(\d+) *\] ?(.*)")
@@ -63,7 +63,7 @@ _SHARE = re.compile(r"(?:(\d+)% on ?)?(\S*)")
 def parse_file(file: BinaryIO, name: str) -> UcxLog:
     """Read a whole log like `parse_lines`, in blocks and without looking at every line."""
     parser = UcxParser(name)
-    scan = LineScan(file, _NEEDLES, LAST_LINES)
+    scan = LineScan(file, [needle.encode() for needle in UCX_NEEDLES], LAST_LINES)
     for number, line in scan:
         parser.feed_at(number, line.decode("utf-8", errors="replace"))
     last = [line.decode("utf-8", errors="replace") for line in scan.last]
@@ -173,9 +173,9 @@ class UcxParser:
     def feed_at(self, number: int, line: str) -> None:
         """Take a line by its number; those passed over since the last one say nothing."""
         self._n_lines = number
-        if any(needle in line for needle in _UCX_NEEDLES):
+        if any(needle in line for needle in _OF_UCX):
             self._ucx_line(_ANSI.sub("", line.rstrip()) if "\x1b" in line else line.rstrip())
-        elif any(needle in line for needle in _OTHER_NEEDLES):
+        elif any(needle in line for needle in _OF_OTHERS):
             self._other_line(_ANSI.sub("", line.rstrip()))
 
     def ended(self, n_lines: int, last: Iterable[str]) -> None:
@@ -202,6 +202,26 @@ class UcxParser:
             n_lines=self._n_lines,
             n_complaints=self._n_complaints,
         )
+
+    def drain(self) -> UcxLog:
+        """Return the records since the last call and forget them; tables still open stay open.
+
+        So that a log of any length can be read in bounded memory.
+        """
+        part = UcxLog(
+            self.file,
+            versions=tuple(self._versions),
+            environments=tuple(self._environments),
+            lanes=tuple(self._lanes),
+            complaints=tuple(self._complaints),
+            tables=tuple(self._tables),
+            n_lines=self._n_lines,
+            n_complaints=self._n_complaints,
+        )
+        for records in (self._versions, self._environments, self._lanes, self._tables):
+            records.clear()
+        self._complaints.clear()
+        return part
 
     def _ucx_line(self, line: str) -> None:
         match = _PREFIX.search(line)
@@ -231,9 +251,9 @@ class UcxParser:
                 EnvironmentLine(*here, pid, _variables(environment[1]), is_cut)
             )
         elif configuration := _CONFIGURATION.fullmatch(text):
-            context, scope, _, rest = configuration.groups()
+            context, scope, index, rest = configuration.groups()
             lanes = {kind: tuple(names.split()) for kind, names in _LANE.findall(rest)}
-            self._lanes.append(Lanes(*here, pid, tid, context or "", scope, lanes))
+            self._lanes.append(Lanes(*here, pid, tid, context or "", scope, int(index), lanes))
 
     def _other_line(self, line: str) -> None:
         match = _NIXL_LOG.search(line)

@@ -63,7 +63,12 @@ class Lanes(Record):
     tid: int
     context: str
     scope: str
+    configuration: int
     lanes: dict[str, tuple[str, ...]]
+
+    def has(self, name: str) -> bool:
+        """Return whether a lane of any kind has this resource, such as ``cuda_ipc/cuda``."""
+        return any(name in names for names in self.lanes.values())
 
 
 @dataclass(frozen=True)

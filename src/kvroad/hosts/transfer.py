@@ -16,6 +16,7 @@ from kvroad.hosts.machine import HostLost
 __all__ = ["download"]
 
 _CHUNK_BYTES = 1 << 18
+_AHEAD_BYTES = 1 << 20
 
 
 def download(sftp: Any, folder: str, target: Path, label: str) -> None:
@@ -81,10 +82,15 @@ def _copy(sftp: Any, remote: str, local: Path, start: int, n_bytes: int) -> None
     with sftp.open(remote, "rb") as source, open(local, "r+b" if start else "wb") as out:
         source.seek(start)
         out.seek(start)
-        # Reads ahead, or each chunk would cost a round trip.
-        source.prefetch(n_bytes)
-        while chunk := source.read(_CHUNK_BYTES):
-            out.write(chunk)
+        for at in range(start, n_bytes, _AHEAD_BYTES):
+            end = min(at + _AHEAD_BYTES, n_bytes)
+            # Reads ahead, or each chunk would cost a round trip; not without a limit, since what
+            # has been read ahead and not been written is lost with the connection.
+            source.prefetch(end)
+            while source.tell() < end and (
+                chunk := source.read(min(_CHUNK_BYTES, end - source.tell()))
+            ):
+                out.write(chunk)
 
 
 def _read(sftp: Any, remote: str) -> bytes:

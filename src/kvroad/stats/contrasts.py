@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from kvroad.serving import AGGREGATED
 from kvroad.stats.clock import grid_step, half_step, time_of
 from kvroad.stats.drift import is_drifting
 from kvroad.stats.estimates import Estimate, Values, guarded_t, holm, is_uneven, pooled_t, welch
@@ -17,12 +18,13 @@ from kvroad.stats.flags import Flags, find_flags
 from kvroad.stats.hosts import hosts_of, is_host_dependent, listed_hosts, within_hosts
 from kvroad.stats.pairs import Sample, find_sample
 from kvroad.stats.summary import centre
-from kvroad.tables import METRICS, Design, Metric, margin
+from kvroad.tables import Design, Metric, margin, metrics_of
 
 __all__ = ["CONTRAST_COLUMNS", "contrasts_frame"]
 
 # A part below this share of both pulls is noise of the clock, not a ratio worth naming.
 PART_SHARE = 0.05
+AS_DIFFERENCE = "compared as a difference"
 # Logs of equal values may differ in their last digit.
 _NO_SPREAD = 1e-12
 # A clock that adds less than this to an interval, or to a pull, is not worth a word.
@@ -89,13 +91,21 @@ def contrasts_frame(cells: pd.DataFrame, design: Design) -> pd.DataFrame:
     rows = []
     for names in design.contrasts:
         samples = {p: find_sample(cells, design, names, p) for p in design.prompt_tokens}
-        for metric in METRICS:
+        for metric in metrics_of(cells):
+            if metric.needs_transfer and _has_none(names, design):
+                continue
             rows += _metric_rows(samples, metric, design, names)
     frame = pd.DataFrame(rows, columns=CONTRAST_COLUMNS)
     by_metric = frame.groupby("metric", sort=False)["p_value"]
     frame["p_holm"] = by_metric.transform(holm)
     frame["n_comparisons"] = by_metric.transform("count").astype("int64")
     return frame
+
+
+def _has_none(names: tuple[str, str], design: Design) -> bool:
+    """Return whether one of two arms is served by an engine alone, which transfers nothing."""
+    alone = {cell.arm for cell in design.cells if cell.transport == AGGREGATED}
+    return not alone.isdisjoint(names)
 
 
 def _metric_rows(
@@ -162,6 +172,8 @@ def _no_ratio_because(sample: Sample, metric: Metric) -> str:
         return f"withheld: {sample.withheld}, which no variant declares"
     if not len(arm) or not len(baseline):
         return "no proven launch of both arms"
+    if metric.is_difference:
+        return AS_DIFFERENCE
     if metric.is_part:
         inside = [
             str(side["arm"].iloc[0])
@@ -218,12 +230,10 @@ def _row(
     }
     step = np.nan if not metric.is_time or np.isnan(steps).all() else float(np.nanmax(steps))
     is_quantised = _is_quantised(sample, metric, tested, halves, centres, is_log=bool(log_ratio))
-    notes = [refusal] if refusal else []
+    notes = [refusal] if refusal and refusal != AS_DIFFERENCE else []
     notes += _estimate_notes(tested)
     if is_quantised:
-        notes.append(
-            f"times lie on a grid of {step:g} {metric.unit}: the interval is widened by it"
-        )
+        notes.append(_grid_note(sample, metric, step))
     row = ratio | limits | _same(sample, metric, design, is_ratio=log_ratio is not None)
     row |= _flag_columns(flags, tested, design.alpha, is_log=log_ratio is not None)
     return row | {
@@ -237,7 +247,7 @@ def _row(
         "sd": tested.sd,
         "tested": ("difference" if log_ratio is None else "ratio") if has_data else "none",
         "is_interleaved": sample.is_paired and has_data,
-        "statistic": "median",
+        "statistic": _statistic(sample, metric),
         "baseline_value": centres[1],
         "arm_value": centres[0],
         "grid": step,
@@ -246,6 +256,23 @@ def _row(
         "withheld": sample.withheld,
         "note": "; ".join([*sample.notes, *notes, *_flag_notes(row)]),
     }
+
+
+def _grid_note(sample: Sample, metric: Metric, step: float) -> str:
+    if f"{metric.name}_step" in sample.arm:
+        return (
+            f"decode sees the end of a pull once in a step of about {step:.3g} {metric.unit}: "
+            "the interval is widened by it"
+        )
+    return f"times lie on a grid of {step:g} {metric.unit}: the interval is widened by it"
+
+
+def _statistic(sample: Sample, metric: Metric) -> str:
+    """Say what a launch's value is: a median, or the mean of transfers, which is never pooled."""
+    known = {s for side in (sample.arm, sample.baseline) for s in side.get("statistic", ())}
+    if metric.name == "requests_per_s_in_flight":
+        return "rate"
+    return "mean" if known == {"mean"} and metric.needs_transfer else "median"
 
 
 def _ratio(
@@ -280,7 +307,7 @@ def _is_quantised(
 
 
 def _same(sample: Sample, metric: Metric, design: Design, *, is_ratio: bool) -> dict[str, float]:
-    share = margin(design, metric)
+    share = margin(design.margins, metric)
     if is_ratio:
         return {"margin": share, "same_low": 1 / (1 + share), "same_high": 1 + share}
     # ASSUME the baseline's pull is known exactly when it serves as the measure of a margin.

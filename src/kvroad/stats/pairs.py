@@ -15,13 +15,23 @@ from kvroad.tables import Design
 
 __all__ = ["Sample", "find_sample"]
 
-_VERSIONS = ["nixl_version", "ucx_version"]
+_VERSIONS = ["nixl_version", "ucx_version", "engine_version"]
+_VERSION_SETTINGS = ("engine.nixl_version", "serving.vllm_version", "serving.dynamo_version")
 # What is seen of a cell, and the settings that may make it differ between two arms.
 _EXPLAINED_BY = {
-    "descriptors": ("workload.block_tokens", "engine.regions", "engine.tensor_parallel_size"),
+    "descriptors": (
+        "workload.block_tokens",
+        "engine.regions",
+        "engine.tensor_parallel_size",
+        "serving.packed_kv",
+        "serving.cross_layer_blocks",
+    ),
     "pull_bytes": ("workload.block_tokens", "engine.tensor_parallel_size"),
     "nixl_version": ("engine.nixl_version",),
     "ucx_version": ("engine.nixl_version",),
+    "engine_version": ("serving.vllm_version", "serving.dynamo_version"),
+    # Arms must be asked the same; no setting explains other prompts.
+    "prompts": (),
 }
 
 
@@ -57,11 +67,12 @@ def find_sample(
     notes = [*_missing(at_prompt, names), *_dropped((left, right), names)]
     if undeclared := "; ".join(_differences(left, right, declared)):
         return Sample(left, right, False, tuple(notes), undeclared)
-    is_version_arm = "engine.nixl_version" in declared
+    is_version_arm = not declared.isdisjoint(_VERSION_SETTINGS)
     blocks = left.index.intersection(right.index).sort_values()
     reasons = _unpaired_because(left.loc[blocks], right.loc[blocks], is_version_arm)
     paired = blocks[reasons == ""]
-    versions = [side.loc[paired, _VERSIONS].drop_duplicates() for side in (left, right)]
+    known = [name for name in _VERSIONS if name in left]
+    versions = [side.loc[paired, known].drop_duplicates() for side in (left, right)]
     if any(len(rows) > 1 for rows in versions):
         reasons[:] = "versions change between blocks"
         paired = paired[:0]
@@ -112,6 +123,7 @@ def _unpaired_because(
     checks = {"runs": ["run_id"], "boots": ["boot_id"], "versions": _VERSIONS}
     tests, texts = [], []
     for what, columns in checks.items():
+        columns = [name for name in columns if name in left]
         unknown = (left[columns].isna() | right[columns].isna()).any(axis=1)
         unequal = (left[columns] != right[columns]).any(axis=1)
         if what == "versions" and is_version_arm:
@@ -126,6 +138,8 @@ def _differences(
 ) -> Iterable[str]:
     """Yield what no launch of the two arms has in common and neither arm declares."""
     for column, settings in _EXPLAINED_BY.items():
+        if column not in left:
+            continue
         a, b = (set(side[column].dropna()) for side in (left, right))
         if a and b and not a & b and not declared.intersection(settings):
             yield f"{column.replace('_', ' ')} {_values(a)} against {_values(b)}"

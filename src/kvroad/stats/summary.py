@@ -10,7 +10,7 @@ import pandas as pd
 
 from kvroad.stats.clock import grid_step, half_step, time_of
 from kvroad.stats.estimates import Values, pooled_t
-from kvroad.tables import METRICS, Metric
+from kvroad.tables import Metric, metrics_of
 
 __all__ = ["centre", "launch_summary"]
 
@@ -26,13 +26,13 @@ def launch_summary(cells: pd.DataFrame, alpha: float = 0.05) -> pd.DataFrame:
     steps: dict[tuple[Any, str], float] = {
         (arm, metric.name): grid_step(group, time_of(metric))
         for arm, group in proven.groupby("arm", sort=False)
-        for metric in METRICS
+        for metric in metrics_of(cells)
     }
     rows = [
         {"arm": arm, "prompt_tokens": tokens, "metric": metric.name, "unit": metric.unit}
         | _summary(group, metric, steps[arm, metric.name], alpha)
         for (arm, tokens), group in proven.groupby(["arm", "prompt_tokens"], sort=False)
-        for metric in METRICS
+        for metric in metrics_of(cells)
     ]
     columns = ["arm", "prompt_tokens", "metric", "unit", "n_launches", "value", "low", "high"]
     return pd.DataFrame(rows, columns=columns)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from kvroad.serving import SERVING_ENGINES
 from kvroad.tables.clock import common_grid, grid_of
 from kvroad.tables.frames import (
     NOT_PROVEN,
@@ -15,7 +16,15 @@ from kvroad.tables.frames import (
     read_cells,
     witnesses_table,
 )
-from kvroad.tables.metrics import IN_FLIGHT, MAIN_METRICS, METRICS, ONE_AT_A_TIME, Metric, metric
+from kvroad.tables.metrics import (
+    IN_FLIGHT,
+    MAIN_METRICS,
+    METRICS,
+    ONE_AT_A_TIME,
+    Metric,
+    metric,
+    metrics_of,
+)
 from kvroad.tables.planned import (
     ArmFacts,
     Design,
@@ -44,6 +53,7 @@ __all__ = [
     "grid_of",
     "margin",
     "metric",
+    "metrics_of",
     "parse_design",
     "provenance",
     "pulls_frame",
@@ -67,6 +77,8 @@ def build(design_path: Path | str, results_dir: Path | str, out_dir: Path | str)
     folders = read_cells(design.cells, Path(results_dir))
     pulls = pulls_table(folders, design.study)
     write_table(pulls, out / "pulls")
-    write_table(cells_table(folders, pulls, design.study, design.kv_layout), out / "cells")
+    is_served = design.engine in SERVING_ENGINES
+    cells = cells_table(folders, pulls, design.study, design.kv_layout, is_served=is_served)
+    write_table(cells, out / "cells")
     write_table(witnesses_table(folders), out / "witnesses")
     write_json(provenance(folders), out / "provenance.json")

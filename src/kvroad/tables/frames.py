@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from kvroad.serving import AGGREGATED
 from kvroad.tables.clock import grid_of
-from kvroad.tables.metrics import METRICS, WARMUP
+from kvroad.tables.metrics import REPLAY_METRICS, WARMUP
 from kvroad.tables.planned import PlannedCell
 from kvroad.tables.raw import CellFolder, parse_pulls, read_cell
+from kvroad.tables.served import served_cells
 
 __all__ = [
     "NOT_PROVEN",
@@ -157,14 +159,14 @@ def launch_values(pulls: pd.DataFrame) -> pd.DataFrame:
     a column ``<metric>_grid`` too: the step of the clock that all of the pulls lie on.
     """
     kept = pulls[~pulls["is_dropped"] & ~pulls["is_warmup"]]
-    columns = sorted({m.column for m in METRICS})
+    columns = sorted({m.column for m in REPLAY_METRICS})
     kept = kept.assign(bytes_per_us=kept["bytes_moved"].astype("float64") / kept["xfer_us"])
     groups = kept.groupby(["cell", "phase"])
     medians = groups[columns].median().reset_index()
-    times = sorted({m.column for m in METRICS if m.is_time})
+    times = sorted({m.column for m in REPLAY_METRICS if m.is_time})
     grids = groups[times].agg(_grid).reset_index()
     values = pd.DataFrame(index=pd.Index(kept["cell"].unique(), name="cell"))
-    for metric in METRICS:
+    for metric in REPLAY_METRICS:
         rows = medians[medians["phase"] == metric.phase].set_index("cell")
         values[metric.name] = rows[metric.column] / metric.per_unit
         if metric.is_time:
@@ -182,18 +184,24 @@ def cells_table(
     pulls: pd.DataFrame,
     study: str = "",
     kv_layout: Mapping[int, Mapping[str, int]] | None = None,
+    *,
+    is_served: bool = False,
 ) -> pd.DataFrame:
     """Return the cells of folders that were read already; see `cells_frame`.
 
     ``n_pulls`` counts the rows of the measured phases, ``n_dropped`` those of them that
     carry no number, ``n_warmup`` the rows of the warm-up; ``executed_order`` ranks the
-    starts of the first measured phase.
+    starts of the first measured phase. Cells of serving engines have the columns of
+    `served_cells`; their ``statistic`` is the mean, of transfers.
     """
     layout = kv_layout or {}
     rows = [_cell_row(folder, layout) | {"study": study} for folder in folders]
     frame = pd.DataFrame(rows, columns=["study", *_PLANNED_COLUMNS, *_TEXTS, *_INTEGERS])
     frame = frame.astype(dict.fromkeys(_INTEGERS, "Int64") | dict.fromkeys(_TEXTS, "str"))
     frame["executed_order"] = _executed_order(folders)
+    if is_served:
+        frame["statistic"] = "mean"
+        return frame.join(served_cells(folders, AGGREGATED), on="cell")
     measured = pulls[~pulls["is_warmup"]].groupby("cell")
     for name, counts in (
         ("n_pulls", measured.size()),

@@ -54,7 +54,8 @@ class Quoted:
     """Ratios that somebody else published, shown beside ours and never mixed with them.
 
     ``ratios`` maps metric name, then prompt tokens, to the ratio of ``arm`` to ``baseline``;
-    ``setup`` says what it was measured on, ``claims`` what was concluded.
+    ``setup`` says what it was measured on, ``claims`` what was concluded, ``guide`` what a
+    vendor's guide says of the transports (its source, and rows marked as measured or not).
     """
 
     source: str
@@ -63,6 +64,7 @@ class Quoted:
     ratios: Mapping[str, Mapping[int, float]]
     setup: Mapping[str, Any] = field(default_factory=dict)
     claims: tuple[Mapping[str, Any], ...] = ()
+    guide: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,12 @@ class Design:
         """Arms in planned order, the baseline first."""
         planned = dict.fromkeys(cell.arm for cell in self.cells)
         return sorted(planned, key=lambda arm: arm != self.baseline)
+
+    @property
+    def shown_arms(self) -> list[str]:
+        """Arms as they were asked for: the baseline, then those of the contrasts, then others."""
+        asked = dict.fromkeys([self.baseline, *(arm for arm, _ in self.contrasts), *self.arms])
+        return list(asked)
 
     @property
     def prompt_tokens(self) -> list[int]:
@@ -148,10 +156,13 @@ def parse_design(data: Mapping[str, Any], where: str = "design") -> Design:
     return design
 
 
-def margin(design: Design, metric: Metric) -> float:
-    """Return the equivalence margin of a metric as a share; NaN where none is declared."""
-    by_key = design.margins.get(metric.margin_key, float("nan"))
-    return design.margins.get(metric.name, by_key)
+def margin(margins: Mapping[str, float], metric: Metric) -> float:
+    """Return the equivalence margin of a metric as a share; NaN where none is declared.
+
+    ``margins`` are those of a study's claims, by a metric's name or its margin key.
+    """
+    by_key = margins.get(metric.margin_key, float("nan"))
+    return margins.get(metric.name, by_key)
 
 
 def _planned_cell(data: Mapping[str, Any]) -> PlannedCell:
@@ -198,6 +209,7 @@ def _quoted(data: Mapping[str, Any] | None) -> Quoted | None:
         ratios,
         data.get("setup") or {},
         tuple(data.get("claims") or ()),
+        data.get("guide") or {},
     )
 
 

@@ -15,6 +15,7 @@ import pyarrow.json as pa_json
 
 from kvroad.errors import UserError
 from kvroad.evidence.scan import LineScan
+from kvroad.evidence.serving import SERVED_FILES, ServedPhase, folder_of, served_phase
 from kvroad.evidence.ucx import parse_lines
 from kvroad.tables.metrics import WARMUP
 from kvroad.tables.planned import PlannedCell
@@ -54,6 +55,7 @@ class CellFolder:
     ucx_versions: tuple[str, ...] = ()
     first_phase: tuple[str, int] | None = None
     pulls: list[bytes] = field(default_factory=list)
+    served: tuple[ServedPhase, ...] = ()
     defect: str = ""
 
     @property
@@ -80,6 +82,7 @@ def read_cell(planned: PlannedCell, results_dir: Path) -> CellFolder:
     raw = folder / "raw"
     try:
         files = _checked_files(raw)
+        served = _served(raw, planned.cell)
     except (OSError, ValueError, KeyError, TypeError) as error:
         # A refused or failed cell may have ended before there was anything to keep.
         is_claimed = outcome.get("outcome") == "proven"
@@ -94,6 +97,7 @@ def read_cell(planned: PlannedCell, results_dir: Path) -> CellFolder:
         ucx_versions=_ucx_versions(files),
         first_phase=_first_phase(files.get("events.jsonl", []), planned.cell),
         pulls=pulls,
+        served=served,
     )
 
 
@@ -174,6 +178,33 @@ def _read(path: Path, wanted: bytes) -> tuple[list[bytes], str]:
             digest.update(data)
             lines = [line for line in data.split(b"\n") if line.strip()]
     return lines, digest.hexdigest()
+
+
+def _checked(path: Path, name: str, sha256: str) -> bytes:
+    data = path.read_bytes()
+    if hashlib.sha256(data).hexdigest() != sha256:
+        raise ValueError(f"{name} has another hash than the manifest says")
+    return data
+
+
+def _served(raw: Path, cell: str) -> tuple[ServedPhase, ...]:
+    """Read the phases of a cell of serving engines; none for a replay."""
+    manifest = json.loads((raw / "manifest.json").read_bytes())
+    if "plan.json" not in manifest:
+        return ()
+    plan = json.loads(_checked(raw / "plan.json", "plan.json", manifest["plan.json"]["sha256"]))
+    if not (plan.get("claim") or {}).get("serving"):
+        return ()
+    phases = []
+    for planned in (p for c in plan["cells"] if c["cell"] == cell for p in c["phases"]):
+        names = {n: f"{folder_of(cell, planned['name'])}/{n}" for n in SERVED_FILES}
+        files = {
+            name: _checked(raw / path, path, manifest[path]["sha256"]).decode(errors="replace")
+            for name, path in names.items()
+            if path in manifest
+        }
+        phases.append(served_phase(cell, planned["name"], planned["command"]["line"], files))
+    return tuple(phases)
 
 
 def _facts(files: dict[str, list[bytes]]) -> dict[str, Any]:

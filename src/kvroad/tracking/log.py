@@ -16,6 +16,7 @@ from kvroad.cells import write_json
 from kvroad.tracking.record import RunRecord
 from kvroad.tracking.store import Store, StoredRun, open_store
 from kvroad.tracking.target import resolve_target
+from kvroad.tracking.views import first_tags, view_tags
 
 if TYPE_CHECKING:
     from kvroad.tracking.records import StudyRecords
@@ -99,6 +100,7 @@ def log_study(
     records = read_records(design_path, results_dir, tables_dir, report_dir, root)
     name = experiment or records.study
     with open_store(target, name) as store:
+        store.describe(view_tags(), first_tags(store.experiment_id))
         counts, summary_run_id = _reconcile(store, records)
     return LogSummary(
         uri=target.shown,

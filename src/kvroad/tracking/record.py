@@ -19,7 +19,7 @@ NOTE_TAG = "mlflow.note.content"
 KEY_TAGS = {"cell": "cell", "session": "session", "study": "study_slug"}
 """Kind of run to the tag that holds its key within an experiment."""
 
-_FORMAT = 1
+_FORMAT = 2
 """Raise it when what is logged changes: every run is then written anew."""
 
 

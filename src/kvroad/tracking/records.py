@@ -16,6 +16,7 @@ from kvroad.errors import UserError
 from kvroad.evidence.redact import redact_text
 from kvroad.tables import METRICS, Design, read_design
 from kvroad.tracking.names import NAME_LIMIT, clip
+from kvroad.tracking.params import cell_params
 from kvroad.tracking.record import NOTE_TAG, RunRecord, metrics, params, tags
 
 __all__ = ["StudyRecords", "read_records"]
@@ -115,7 +116,7 @@ def _cell_record(
     is_proven = row["outcome"] == "proven"
     start_ms, end_ms = _measured_times(folder, str(row["cell"]), outcome)
     own_git = _measured_git(identity)
-    named = {k: row.get(k) for k in ("arm", "transport", "variant", "prompt_tokens", "block")}
+    named = cell_params(row, identity.get("identity") or {}, folder / "raw")
     described = {k: row.get(k) for k in ("outcome", "road_expected", "road_seen", "where")}
     note = f"{row['outcome']}: {row.get('reason')}\n\n    {outcome.get('quote') or ''}".rstrip()
     return RunRecord(
@@ -125,7 +126,7 @@ def _cell_record(
         status="FINISHED" if is_proven else "FAILED",
         start_ms=start_ms,
         end_ms=end_ms,
-        params=params(named | {"nixl": row.get("nixl_version"), "ucx": row.get("ucx_version")}),
+        params=params(named),
         metrics=_cell_metrics(row) if is_proven else {},
         tags=tags(
             {
@@ -272,7 +273,9 @@ def _contrast(row: Mapping[str, Any]) -> str:
 
 
 def _report_artifacts(report_dir: Path) -> dict[str, bytes]:
-    figures = sorted(p for p in (report_dir / "figures").rglob("*") if p.is_file())
+    # Snakemake leaves a hidden time stamp in a folder that is an output.
+    found = (report_dir / "figures").rglob("[!.]*")
+    figures = sorted(path for path in found if path.is_file())
     paths = [*(report_dir / name for name in _REPORT_FILES), *figures]
     return {
         path.relative_to(report_dir).as_posix(): path.read_bytes()

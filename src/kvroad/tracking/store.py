@@ -8,7 +8,7 @@ import os
 import socket
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from json import JSONDecodeError
@@ -71,6 +71,13 @@ class Store:
     def experiment_id(self) -> str:
         """MLflow's id of the experiment."""
         return self._experiment_id
+
+    def describe(self, tags: Mapping[str, str], first: Mapping[str, str]) -> None:
+        """Set the experiment's tags where they differ, those of ``first`` where none is set."""
+        held = self._client.get_experiment(self._experiment_id).tags
+        for name, value in {**tags, **{k: v for k, v in first.items() if k not in held}}.items():
+            if held.get(name) != value:
+                self._client.set_experiment_tag(self._experiment_id, name, value)
 
     def find(self, session: str) -> list[StoredRun]:
         """Return the runs of ours in a session, oldest first, by one search."""

@@ -15,8 +15,9 @@ from kvroad.verdict.costs import (
     point_lines,
 )
 from kvroad.verdict.files import SCHEMA, Block, Line, answers, blocks, markdown, verdict_json
-from kvroad.verdict.flags import flag_notes, warmup_note
+from kvroad.verdict.flags import flag_notes, launch_value, order_note, served_notes, warmup_note
 from kvroad.verdict.text import (
+    Entry,
     number,
     percent,
     ratio_text,
@@ -30,6 +31,7 @@ from kvroad.verdict.words import launches_needed, refusals, verdict_frame
 __all__ = [
     "SCHEMA",
     "Block",
+    "Entry",
     "Line",
     "answers",
     "blocks",
@@ -39,15 +41,18 @@ __all__ = [
     "flag_notes",
     "held_out_note",
     "how_costs_are_read",
+    "launch_value",
     "launches_needed",
     "markdown",
     "number",
+    "order_note",
     "percent",
     "point_lines",
     "ratio_text",
     "records",
     "refusal_text",
     "refusals",
+    "served_notes",
     "tokens_text",
     "value_text",
     "verdict_frame",

@@ -148,7 +148,7 @@ def _judge(
 
 
 def _judge_ratio(claim: Mapping[str, Any], rows: list[dict[str, Any]], design: Design) -> _Finding:
-    share = margin(design, metric(claim["metric"]))
+    share = margin(design.margins, metric(claim["metric"]))
     low, high = claim["ratio"][0] / (1 + share), claim["ratio"][1] * (1 + share)
     limits = (
         f"{ratio_text(low)} to {ratio_text(high)}, the published range widened by {percent(share)}"

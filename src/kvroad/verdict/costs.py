@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from kvroad.cost_model import FITS, CostTables
-from kvroad.verdict.text import number, percent, records
+from kvroad.verdict.text import NOT_BOUNDED, number, percent, records
 
 __all__ = [
     "CostLine",
@@ -71,6 +71,8 @@ def _with_limits(row: Mapping[str, Any], name: str, unit: str) -> str:
     # A cost per byte that may be nothing leaves the rate without an upper end.
     above = "no limit" if pd.isna(high) else number(high)
     limits = "no interval" if pd.isna(low) else f"{number(low)} to {above}"
+    if low == 0 and pd.isna(high):
+        limits = NOT_BOUNDED
     return f"{number(value)} {unit} ({limits})"
 
 

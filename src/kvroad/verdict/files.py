@@ -10,11 +10,12 @@ from typing import Any
 import pandas as pd
 
 from kvroad.stats import launch_summary
-from kvroad.tables import METRICS, Design, Metric
-from kvroad.verdict.flags import flag_notes, warmup_note
+from kvroad.tables import Design, Metric, metrics_of
+from kvroad.verdict.flags import flag_notes, launch_value, order_note, served_notes, warmup_note
 from kvroad.verdict.text import (
+    Entry,
     because,
-    contrast_text,
+    contrast_entry,
     interval,
     limits,
     number,
@@ -33,11 +34,17 @@ SCHEMA = "kvroad.verdict/1"
 
 @dataclass(frozen=True)
 class Line:
-    """One line of a verdict table: its label and a text per prompt length."""
+    """One line of a verdict table: its label and an entry per prompt length."""
 
     label: str
-    texts: tuple[str, ...]
+    entries: tuple[Entry, ...]
     is_quoted: bool = False
+    is_baseline: bool = False
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """Return each entry in one line."""
+        return tuple(entry.text for entry in self.entries)
 
 
 @dataclass(frozen=True)
@@ -51,50 +58,55 @@ class Block:
 
 def blocks(verdict: pd.DataFrame, cells: pd.DataFrame, design: Design) -> list[Block]:
     """Return a table per metric: baselines at 1.00x, ratios or differences against them."""
-    return [_block(verdict[verdict["metric"] == m.name], cells, m, design) for m in METRICS]
+    return [
+        _block(verdict[verdict["metric"] == m.name], cells, m, design) for m in metrics_of(cells)
+    ]
 
 
 def _block(rows: pd.DataFrame, cells: pd.DataFrame, metric: Metric, design: Design) -> Block:
     lines = [] if design.contrasts else _lone_lines(cells, metric, design)
     for baseline in dict.fromkeys(base for _, base in design.contrasts):
         own = rows[rows["baseline"] == baseline]
+        if own.empty and len(rows):
+            continue
         lines.append(_baseline_line(own, baseline, metric, design.prompt_tokens))
         is_main = baseline == design.baseline
         for arm, group in own.groupby("arm", sort=False):
             label = str(arm) if is_main else f"{arm} (against {baseline})"
-            lines.append(Line(label, tuple(contrast_text(r) for r in records(group))))
+            lines.append(Line(label, tuple(contrast_entry(r) for r in records(group))))
     return Block(metric, tuple(design.prompt_tokens), (*lines, *_quoted_lines(metric, design)))
 
 
 def _baseline_line(
     rows: pd.DataFrame, baseline: str, metric: Metric, prompt_tokens: Sequence[int]
 ) -> Line:
-    texts = []
+    entries = []
     for tokens in prompt_tokens:
         values = rows.loc[rows["prompt_tokens"] == tokens, "baseline_value"].dropna()
         if values.empty:
-            texts.append("no value")
+            entries.append(Entry("no value"))
         else:
             text = value_text(float(values.iloc[0]), metric.unit)
-            texts.append(text if metric.is_part else f"1.00x ({text})")
-    return Line(f"{baseline} (baseline)", tuple(texts))
+            entries.append(Entry(text) if metric.is_part else Entry("1.00x", text))
+    return Line(f"{baseline} (baseline)", tuple(entries), is_baseline=True)
 
 
 def _lone_lines(cells: pd.DataFrame, metric: Metric, design: Design) -> list[Line]:
     """Return the values of arms that have nothing to be compared with."""
     return [
-        Line(arm, tuple(texts.get(t, "no value") for t in design.prompt_tokens))
+        Line(arm, tuple(entries.get(t, Entry("no value")) for t in design.prompt_tokens))
         for arm in design.arms
-        for texts in [_lone_values(cells, arm, metric.name, design.alpha)]
+        for entries in [_lone_values(cells, arm, metric.name, design.alpha)]
     ]
 
 
-def _lone_values(cells: pd.DataFrame, arm: str, metric: str, alpha: float) -> dict[int, str]:
+def _lone_values(cells: pd.DataFrame, arm: str, metric: str, alpha: float) -> dict[int, Entry]:
     summary = launch_summary(cells[cells["arm"] == arm], alpha)
     chosen = summary[(summary["metric"] == metric) & (summary["n_launches"] > 0)]
     return {
-        int(row["prompt_tokens"]): f"{value_text(row['value'], row['unit'])}"
-        f" ({limits(row['low'], row['high'], row['unit'])})"
+        int(row["prompt_tokens"]): Entry(
+            value_text(row["value"], row["unit"]), limits(row["low"], row["high"], row["unit"])
+        )
         for row in records(chosen)
     }
 
@@ -103,11 +115,12 @@ def _quoted_lines(metric: Metric, design: Design) -> list[Line]:
     if design.quoted is None or metric.name not in design.quoted.ratios:
         return []
     ratios = design.quoted.ratios[metric.name]
-    texts = tuple(
-        f"{ratios[t]:g}x quoted" if t in ratios else "not published" for t in design.prompt_tokens
+    entries = tuple(
+        Entry(f"{ratios[t]:g}x", word="quoted") if t in ratios else Entry("not published")
+        for t in design.prompt_tokens
     )
     label = f"{design.quoted.arm} against {design.quoted.baseline}, quoted"
-    return [Line(label, texts, is_quoted=True)]
+    return [Line(label, entries, is_quoted=True)]
 
 
 def answers(verdict: pd.DataFrame, cells: pd.DataFrame, design: Design) -> list[str]:
@@ -115,17 +128,46 @@ def answers(verdict: pd.DataFrame, cells: pd.DataFrame, design: Design) -> list[
     pulls = verdict[verdict["metric"] == "pull_ms"]
     if not design.contrasts:
         return [_lone_answer(cells, arm, design) for arm in design.arms]
-    return [
-        _answer(pulls[(pulls["arm"] == arm) & (pulls["baseline"] == base)], cells, design.alpha)
+    compared = [
+        (arm, base, pulls[(pulls["arm"] == arm) & (pulls["baseline"] == base)])
         for arm, base in design.contrasts
     ]
+    extra = verdict[verdict["metric"] == "extra_ttft_ms"]
+    return [
+        _answer(rows, cells, design.alpha)
+        if len(rows)
+        else _extra_answer(extra[(extra["arm"] == arm) & (extra["baseline"] == base)], design.alpha)
+        for arm, base, rows in compared
+    ]
+
+
+def _extra_answer(rows: pd.DataFrame, alpha: float) -> str:
+    """Say what transferring adds to the time to first token, against one engine alone."""
+    if rows.empty:
+        return "No number: nothing is transferred by either arm."
+    arm, base = rows.iloc[0]["arm"], rows.iloc[0]["baseline"]
+    known = records(rows[rows["tested"] == "difference"])
+    if not known:
+        first = str(rows.iloc[0]["sentence"]).partition(". ")[2]
+        return f"No number for {arm} against {base}: {first}"
+    parts = [
+        f"{value_text(row['difference'], row['unit'])} at {tokens_text(row['prompt_tokens'])} "
+        f"tokens ({interval(row)})"
+        for row in known
+    ]
+    return (
+        f"Pulling the cache over {arm} adds to the time to first token, against one engine that "
+        f"serves alone ({base}): {', '.join(parts)} ({percent(1 - alpha)} intervals)."
+    )
 
 
 def _lone_answer(cells: pd.DataFrame, arm: str, design: Design) -> str:
     values = _lone_values(cells, arm, "pull_ms", design.alpha)
     if not values:
         return f"No number for {arm}: {because(arm, cells)}"
-    listed = ", ".join(f"{text} at {tokens_text(t)} tokens" for t, text in sorted(values.items()))
+    listed = ", ".join(
+        f"{entry.text} at {tokens_text(t)} tokens" for t, entry in sorted(values.items())
+    )
     level = percent(1 - design.alpha)
     return f"A KV pull over {arm} takes {listed} ({level} intervals); no arm to compare it with."
 
@@ -162,11 +204,15 @@ def markdown(verdict: pd.DataFrame, cells: pd.DataFrame, design: Design) -> str:
     lines = [f"# {design.study}: which road, at what cost", ""]
     lines += [text for answer in answers(verdict, cells, design) for text in (answer, "")]
     lines += _counts_lines(cells, design)
-    for block in blocks(verdict, cells, design):
+    tables = blocks(verdict, cells, design)
+    for block in (b for b in tables if b.metric.is_main):
         lines += _table_lines(block)
-    notes = flag_notes(verdict)
-    if notes:
-        lines += ["## Flags", "", *(f"- {note}" for note in notes), ""]
+    # Folded in a pull request, so that the answer stays on one screen.
+    lines += ["<details><summary>Further metrics: in flight, goodput</summary>", ""]
+    for block in (b for b in tables if not b.metric.is_main):
+        lines += _table_lines(block)
+    lines += ["</details>", "", "## Order and flags", "", f"- {order_note(cells, design)}"]
+    lines += [*(f"- {note}" for note in [*flag_notes(verdict), *served_notes(cells)]), ""]
     refused = records(refusals(cells))
     if refused:
         lines += ["## Without a number", ""]
@@ -202,11 +248,11 @@ def _reading_lines(cells: pd.DataFrame, design: Design) -> list[str]:
         "## How to read it",
         "",
         f"Ratios are arm over baseline with {percent(1 - design.alpha)} intervals across launches,"
-        " each launch the median of its pulls; after-post times below 5 % of the pull are"
+        f" each launch {launch_value(cells)}; after-post times below 5 % of the pull are"
         " compared as differences.",
         "",
     ]
-    lines += [f"- {m.label} ({m.unit}): {m.formula}." for m in METRICS if m.is_main]
+    lines += [f"- {m.label} ({m.unit}): {m.formula}." for m in metrics_of(cells) if m.is_main]
     if note := warmup_note(cells):
         lines += ["", note]
     if design.quoted is not None:
@@ -219,9 +265,11 @@ def verdict_json(verdict: pd.DataFrame, cells: pd.DataFrame, design: Design) -> 
 
     Fields: ``schema`` (``kvroad.verdict/1``), ``study``, ``study_name``, ``baseline``, ``alpha``,
     ``overrides``, ``answers`` (a sentence per contrast), ``cells`` (count per outcome),
-    ``rows`` (the verdict table; absent numbers are null), ``flags`` (a note each), ``warmup``
-    (the declared rule and its count), ``refused`` (see `refusals`),
+    ``rows`` (the verdict table; absent numbers are null), ``flags`` (a note each), ``order``
+    (a note), ``warmup`` (the declared rule and its count), ``refused`` (see `refusals`),
     ``quoted`` (null, or source, arm, baseline and ratios by metric and prompt tokens).
+    docs/verdict.schema.json says all of it; a field that goes or changes its meaning raises
+    the number behind ``kvroad.verdict/``, a new one does not.
     """
     quoted = design.quoted
     return {
@@ -234,7 +282,8 @@ def verdict_json(verdict: pd.DataFrame, cells: pd.DataFrame, design: Design) -> 
         "answers": answers(verdict, cells, design),
         "cells": {str(k): int(n) for k, n in cells["outcome"].value_counts().sort_index().items()},
         "rows": [_plain(row) for row in records(verdict)],
-        "flags": flag_notes(verdict),
+        "flags": [*flag_notes(verdict), *served_notes(cells)],
+        "order": order_note(cells, design),
         "warmup": warmup_note(cells),
         "refused": [_plain(row) for row in records(refusals(cells))],
         "quoted": None

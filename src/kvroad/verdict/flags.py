@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pandas as pd
 
-from kvroad.tables import MAIN_METRICS, metric
+from kvroad.tables import MAIN_METRICS, Design, metric
 from kvroad.verdict.text import percent, records, tokens_text
 
-__all__ = ["flag_notes", "warmup_note"]
+__all__ = ["flag_notes", "launch_value", "order_note", "served_notes", "warmup_note"]
 
 
 def flag_notes(verdict: pd.DataFrame) -> list[str]:
@@ -31,7 +31,7 @@ def flag_notes(verdict: pd.DataFrame) -> list[str]:
         if row["outliers"]:
             texts.append(f"launches that stand apart, kept in: {row['outliers']}")
         if row["is_quantised"]:
-            texts.append(f"times on a grid of {row['grid']:g} ms, intervals widened by it")
+            texts.append(_grid_text(row))
         if row["is_uneven"]:
             texts.append("spreads differ between prompt lengths, the wider interval is given")
         if row["metric"] not in names:
@@ -45,7 +45,12 @@ def flag_notes(verdict: pd.DataFrame) -> list[str]:
         for (who, what), tokens in found.items()
     ]
     if n_others:
-        notes.append(f"{n_others} rows of further metrics carry flags too; verdict.csv has them.")
+        rows = (
+            "1 row of a further metric carries"
+            if n_others == 1
+            else (f"{n_others} rows of further metrics carry")
+        )
+        notes.append(f"{rows} flags too; verdict.csv has them.")
     return notes
 
 
@@ -53,6 +58,15 @@ def _add(found: dict[tuple[str, str], list[int]], who: str, what: str, tokens: i
     places = found.setdefault((who, what), [])
     if tokens not in places:
         places.append(tokens)
+
+
+def _grid_text(row: dict[str, object]) -> str:
+    if row["statistic"] == "mean":
+        return (
+            "vLLM sees that a pull has ended once in a step of decode, about "
+            f"{row['grid']:.3g} ms here, intervals widened by it"
+        )
+    return f"times on a grid of {row['grid']:g} ms, intervals widened by it"
 
 
 def _drift_text(row: dict[str, object]) -> str:
@@ -64,11 +78,43 @@ def _drift_text(row: dict[str, object]) -> str:
     )
 
 
+def order_note(cells: pd.DataFrame, design: Design) -> str:
+    """Return whether the cells ran in the planned order, in how many runs and boots."""
+    ran = cells[cells["executed_order"].notna()].sort_values("executed_order")
+    if ran.empty:
+        return "No cell was run."
+    n, moved = len(ran), _moved(ran, design)
+    if moved:
+        text = f"{n - len(moved)} of {n} cells ran in their planned place, {moved[0]} did not"
+        repeated = int((ran["attempt"].fillna(1) > 1).sum()) if "attempt" in ran else 0
+        text += f" ({repeated} of all are later attempts)" if repeated else ""
+    else:
+        text = f"All {n} cells that ran did so in the planned order"
+    runs, boots, hosts = (ran[c].nunique() for c in ("run_id", "boot_id", "host"))
+    where = "the host" if hosts < 2 else f"{hosts} hosts"
+    return (
+        f"{text}, in {runs} uninterrupted run{'s' if runs != 1 else ''} on"
+        f" {boots} boot{'s' if boots != 1 else ''} of {where}."
+    )
+
+
+def _moved(ran: pd.DataFrame, design: Design) -> list[str]:
+    """Return the cells that did not run in their planned place on their host."""
+    moved = []
+    for _, own in ran.groupby("host", dropna=False, sort=False):
+        has_run = set(own["cell"])
+        planned = [c.cell for c in design.cells if c.cell in has_run]
+        moved += [a for a, b in zip(own["cell"], planned, strict=True) if a != b]
+    return moved
+
+
 def warmup_note(cells: pd.DataFrame) -> str:
     """Return the declared rule of the warm-up and how many rows it left out; empty for none."""
     proven = cells[cells["outcome"] == "proven"]
     if proven.empty:
         return ""
+    if "n_requests" in cells:
+        return _served_warmup_note(proven)
     n, dropped = int(proven["n_warmup"].sum()), int(proven["n_dropped"].sum())
     measured = int(proven["n_pulls"].sum())
     share = percent(round(n / (n + measured), 3)) if n + measured else "0 %"
@@ -77,3 +123,53 @@ def warmup_note(cells: pd.DataFrame) -> str:
         f" Its {n:,} pulls ({share} of all) are kept in the table of pulls and are in no number;"
         f" {dropped:,} measured pulls were dropped as data errors, kept and counted."
     )
+
+
+def _served_warmup_note(proven: pd.DataFrame) -> str:
+    n, measured = int(proven["n_warmup"].sum()), int(proven["n_pulls"].sum())
+    requests, failed = (int(proven[c].sum()) for c in ("n_requests", "n_failed_requests"))
+    return (
+        "Warm-up, declared before the run: the first workload.warmup_pulls requests of each cell."
+        f" Its {n:,} transfers are kept in the raw files and are in no number."
+        f" Measured were {requests:,} requests with {measured:,} transfers;"
+        f" {failed:,} requests failed and are in no number."
+    )
+
+
+def launch_value(cells: pd.DataFrame) -> str:
+    """Say what the value of a launch is."""
+    if "n_requests" in cells:
+        return "the mean over its transfers, and the median over its requests"
+    return "the median of its pulls"
+
+
+def served_notes(cells: pd.DataFrame) -> list[str]:
+    """Return a note per arm and prompt length whose pulls were not what the layout foresees.
+
+    NIXL merges neighbouring descriptors, so that their number tells the state of the block
+    pool too; another number of bytes means that the layout is not the one in use.
+    """
+    if "descriptors_moved" not in cells:
+        return []
+    proven = cells[(cells["outcome"] == "proven") & cells["descriptors_moved"].notna()]
+    notes = []
+    for (arm, _), group in proven.groupby(["arm", "prompt_tokens"], sort=False):
+        if note := _moved_note(group):
+            tokens = tokens_text(int(group["prompt_tokens"].iloc[0]))
+            notes.append(f"{arm}, at {tokens} tokens: {note}.")
+    return notes
+
+
+def _moved_note(group: pd.DataFrame) -> str:
+    planned, size = float(group["descriptors"].iloc[0]), float(group["pull_bytes"].iloc[0])
+    moved, n_bytes = group["descriptors_moved"], group["bytes_moved"]
+    texts = []
+    if ((n_bytes - size).abs() > 0.5).any():
+        texts.append(f"a pull moved {n_bytes.mean():,.0f} bytes, the layout has {size:,.0f}")
+    if ((moved - planned).abs() > 0.5).any():
+        span = f"{moved.min():,.1f}"
+        if moved.max() - moved.min() > 0.05:
+            span = f"{span} to {moved.max():,.1f}"
+        why = ", since NIXL merges neighbours" if (moved < planned).all() else ""
+        texts.append(f"a pull had {span} descriptors, the layout has {planned:,.0f}{why}")
+    return "; ".join(texts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
@@ -11,8 +12,10 @@ import pandas as pd
 from kvroad.tables import metric
 
 __all__ = [
+    "NOT_BOUNDED",
+    "Entry",
     "because",
-    "contrast_text",
+    "contrast_entry",
     "interval",
     "limits",
     "number",
@@ -24,6 +27,40 @@ __all__ = [
     "tokens_text",
     "value_text",
 ]
+
+NOT_BOUNDED = "not bounded by these launches"
+# Limits further apart say nothing of a value: two launches of a noisy arm give them.
+_UNBOUNDED = 1e6
+_NO_NUMBER = ("refused", "not measured", "withheld")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One entry of a verdict table.
+
+    Parameters
+    ----------
+    value
+        Ratio, difference, or a baseline's ``1.00x``; empty where there is no number.
+    limits
+        The interval, or a baseline's value.
+    word
+        Verdict word without advice; empty for a baseline and for a lone value.
+    advice
+        What would settle an open verdict.
+    """
+
+    value: str
+    limits: str = ""
+    word: str = ""
+    advice: str = ""
+
+    @property
+    def text(self) -> str:
+        """Return the entry in one line."""
+        head = f"{self.value} ({self.limits})" if self.limits else self.value
+        word = f"{self.word}: {self.advice}" if self.advice else self.word
+        return f"{head} {word}".strip()
 
 
 def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
@@ -67,14 +104,20 @@ def interval(row: Mapping[str, Any]) -> str:
 
 
 def limits(low: float, high: float, unit: str = "") -> str:
-    """Return ``low to high unit``, or ``no interval``."""
-    return "no interval" if math.isnan(low) else f"{number(low)} to {number(high)} {unit}".strip()
+    """Return ``low to high unit``, ``no interval``, or that the launches set no limits."""
+    if math.isnan(low):
+        return "no interval"
+    if low > 0 and high > _UNBOUNDED * low:
+        return NOT_BOUNDED
+    return f"{number(low)} to {number(high)} {unit}".strip()
 
 
 def _ratio_limits(low: float, high: float) -> str:
     """Return the limits of a ratio; beyond a factor of 1,000 only that much is said."""
     if math.isnan(low):
         return "no interval"
+    if low < 0.001 and high > 1000:
+        return NOT_BOUNDED
     lowest = "below 0.001" if low < 0.001 else number(low)
     highest = "above 1,000" if high > 1000 else number(high)
     # Both limits may lie beyond the same bound, and then neither says enough.
@@ -83,17 +126,18 @@ def _ratio_limits(low: float, high: float) -> str:
     return f"{lowest} to {highest}"
 
 
-def contrast_text(row: Mapping[str, Any]) -> str:
-    """Return a contrast's table cell: ratio or difference, interval, and verdict word."""
-    word = str(row["verdict"])
-    if word in ("refused", "not measured", "withheld"):
-        return word
+def contrast_entry(row: Mapping[str, Any]) -> Entry:
+    """Return a contrast's table entry: ratio or difference, interval, and verdict word."""
+    word, advice = str(row["verdict"]), ""
+    if word in _NO_NUMBER:
+        return Entry("", word=word)
     if word == "inconclusive" and not pd.isna(row["launches_needed"]):
-        word += f": about {int(row['launches_needed'])} launches would settle it"
+        advice = f"about {int(row['launches_needed']):,} launches would settle it"
     if row["tested"] == "ratio":
-        return f"{ratio_text(row['ratio'])} ({interval(row)}) {word}"
+        return Entry(ratio_text(row["ratio"]), interval(row), word, advice)
     sign = "+" if row["difference"] > 0 else ""
-    return f"{sign}{value_text(row['difference'], row['unit'])} ({interval(row)}) {word}"
+    value = f"{sign}{value_text(row['difference'], row['unit'])}"
+    return Entry(value, interval(row), word, advice)
 
 
 def refusal_text(row: Mapping[str, Any]) -> str:
@@ -128,7 +172,8 @@ def sentence(row: Mapping[str, Any], cells: pd.DataFrame, alpha: float) -> str:
         size = value_text(abs(row["difference"]), row["unit"])
         text = f"{start} over {arm} is {size} {more} than over {baseline} ({basis})"
         if word.startswith("same"):
-            word += f" of the pull over {baseline}"
+            whole = "time to first token" if what.is_difference else "pull"
+            word += f" of the {whole} over {baseline}"
     if not pd.isna(row["launches_needed"]):
         word += f", about {int(row['launches_needed'])} launches would settle it"
     note = f" Note: {row['note']}." if row["note"] else ""

@@ -1,0 +1,31 @@
+"""``kvroad ingest``."""
+
+from __future__ import annotations
+
+import argparse
+import uuid
+from pathlib import Path
+
+from kvroad.by_hand import ingest
+from kvroad.cli.status import DONE, FAILED, RESULTS, study_of
+from kvroad.design import make_design
+from kvroad.measure import Measurement
+
+__all__ = ["run"]
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Take in the raw folders that a bundle made."""
+    study = study_of(arguments.overrides)
+    with_ = Measurement(
+        study=study,
+        design=make_design(study),
+        host=None,
+        results_dir=RESULTS,
+        run_id=uuid.uuid4().hex,
+        source_dir=Path.cwd(),
+        say=print,
+    )
+    n_taken, n_refused = ingest(with_, arguments.folder, print)
+    print(f"{n_taken} raw folders taken in, {n_refused} refused")
+    return FAILED if n_refused else DONE

@@ -1,0 +1,61 @@
+"""README and docs: commands that are run or tried dry, links that lead somewhere."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from docs_commands import REPOSITORY, DocCommand, Shell, make_shell, read_commands
+
+PAGES = ("README.md", "docs/mlflow.md", "docs/soft_roce.md")
+ALL = sorted(
+    path.relative_to(REPOSITORY)
+    for path in [
+        *REPOSITORY.glob("*.md"),
+        *REPOSITORY.glob("docs/*.md"),
+        *REPOSITORY.glob("reports/**/*.md"),
+    ]
+)
+_LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s#]+)(#[^)\s]*)?\)")
+
+
+@pytest.fixture(scope="module")
+def shell(make_checkout: Callable[[], Any], tmp_path_factory: pytest.TempPathFactory) -> Shell:
+    checkout = make_checkout()
+    shutil.copytree(REPOSITORY / "reports", checkout.path / "reports")
+    programs: Path = tmp_path_factory.mktemp("programs")
+    return make_shell(checkout.path, checkout.environment(), programs)
+
+
+@pytest.mark.parametrize("command", [c for page in PAGES for c in read_commands(page)], ids=str)
+def test_commands_of_the_pages(
+    command: DocCommand, shell: Shell, request: pytest.FixtureRequest
+) -> None:
+    command.check(shell, run_slow=request.config.getoption("--run-slow"))
+
+
+def test_every_page_with_commands_is_tried_by_a_test() -> None:
+    """A page with shell blocks is named in a test that reads its commands."""
+    texts = [path.read_text() for path in (REPOSITORY / "tests").rglob("test_*.py")]
+    for page in ALL:
+        is_told = any(f'"{page}"' in text for text in texts)
+        if read_commands(str(page)) and page.parts[0] in ("docs", "README.md"):
+            assert is_told, f"{page} has commands that no test reads"
+
+
+@pytest.mark.parametrize("page", ALL, ids=str)
+def test_links_and_pictures_are_there(page: Path) -> None:
+    text = (REPOSITORY / page).read_text()
+    for target, _ in _LINK.findall(text):
+        if not target.startswith(("http:", "https:", "mailto:")):
+            assert ((REPOSITORY / page).parent / target).exists(), f"{page}: {target}"
+
+
+def test_pictures_of_the_docs_are_small() -> None:
+    pictures = list((REPOSITORY / "docs" / "images").glob("*.png"))
+    assert len(pictures) >= 9
+    assert all(path.stat().st_size <= 300_000 for path in pictures)
