@@ -156,13 +156,13 @@ def _logs(sample: Sample, metric: Metric) -> tuple[Values, Values]:
 
 def _unpaired(sample: Sample, values: tuple[Values, Values], alpha: float) -> Estimate:
     hosts = hosts_of(sample.arm), hosts_of(sample.baseline)
-    if pd.concat(hosts).nunique() > 1:
+    if len({*hosts[0], *hosts[1]}) > 1:
         return within_hosts(*values, hosts, alpha)
     return welch(*values, alpha)
 
 
-def _by_host(log_ratios: Values, hosts: pd.Series[str]) -> str:
-    means = pd.Series(log_ratios).groupby(hosts.reset_index(drop=True)).mean()
+def _by_host(log_ratios: Values, hosts: list[str]) -> str:
+    means = pd.Series(log_ratios).groupby(hosts).mean()
     return ", ".join(f"{host} {math.exp(mean):.3g}" for host, mean in means.items())
 
 

@@ -72,8 +72,10 @@ def _per_host(
     """Return order and value of each arm, prompt length and host: each has a level of its own."""
     groups = []
     for (_, side), order, value in zip(sides, orders, values, strict=True):
-        hosts = hosts_of(side).to_numpy()
-        groups += [(order[hosts == host], value[hosts == host]) for host in dict.fromkeys(hosts)]
+        hosts = hosts_of(side)
+        for host in dict.fromkeys(hosts):
+            own = [name == host for name in hosts]
+            groups.append((order[own], value[own]))
     return groups
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 
 import numpy as np
@@ -14,21 +15,21 @@ from kvroad.stats.estimates import Estimate, Values, estimate
 __all__ = ["hosts_of", "is_host_dependent", "level_hosts", "listed_hosts", "within_hosts"]
 
 
-def hosts_of(frame: pd.DataFrame) -> pd.Series[str]:
+def hosts_of(frame: pd.DataFrame) -> list[str]:
     """Return the host of each row; tables without that column are of one host."""
-    if "host" in frame:
-        return frame["host"].fillna("")
-    return pd.Series("", index=frame.index, dtype="str")
+    if "host" not in frame:
+        return [""] * len(frame)
+    return [host if isinstance(host, str) else "" for host in frame["host"].tolist()]
 
 
 def listed_hosts(frame: pd.DataFrame) -> str:
     """Return each host with its number of rows, as text."""
-    counts = hosts_of(frame).value_counts(sort=False)
-    return ", ".join(f"{host} {counts[host]}" for host in sorted(counts.index))
+    counts = Counter(hosts_of(frame))
+    return ", ".join(f"{host} {counts[host]}" for host in sorted(counts))
 
 
 def within_hosts(
-    arm: Values, baseline: Values, hosts: tuple[pd.Series[str], pd.Series[str]], alpha: float
+    arm: Values, baseline: Values, hosts: tuple[list[str], list[str]], alpha: float
 ) -> Estimate:
     """Return the mean difference of two arms within hosts, where launches are no pairs.
 
@@ -40,20 +41,26 @@ def within_hosts(
     hosts
         Of the values of the arm and of the baseline; each host has both.
     """
-    y = np.concatenate([arm, baseline])
+    names = [*hosts[0], *hosts[1]]
     is_arm = np.concatenate([np.ones(len(arm)), np.zeros(len(baseline))])
-    names = pd.concat(hosts, ignore_index=True)
-    y, x = (np.asarray(v - pd.Series(v).groupby(names).transform("mean")) for v in (y, is_arm))
+    y = _centred(np.concatenate([arm, baseline]), names)
+    x = _centred(is_arm, names)
     squares = float((x**2).sum())
     mean = float((x * y).sum()) / squares
-    df, n = len(y) - names.nunique() - 1, min(len(arm), len(baseline))
+    df, n = len(y) - len(set(names)) - 1, min(len(arm), len(baseline))
     if df < 1:
         return Estimate(n, mean)
     sd = math.sqrt(float(((y - mean * x) ** 2).sum()) / df)
     return estimate(n, mean, sd / math.sqrt(squares), df, alpha, sd)
 
 
-def is_host_dependent(pairs: Mapping[int, tuple[Values, pd.Series[str]]], alpha: float) -> bool:
+def _centred(values: Values, hosts: list[str]) -> Values:
+    """Return values less the mean of their host."""
+    y = pd.Series(values)
+    return np.asarray(y - y.groupby(hosts).transform("mean"), dtype=float)
+
+
+def is_host_dependent(pairs: Mapping[int, tuple[Values, list[str]]], alpha: float) -> bool:
     """Return whether the difference of the arms is another one on some host.
 
     F test of one-way layouts, hosts as groups, sums of squares added up over prompt lengths.
@@ -63,16 +70,16 @@ def is_host_dependent(pairs: Mapping[int, tuple[Values, pd.Series[str]]], alpha:
     pairs
         Differences within pairs and the host of each, by prompt length.
     """
+    if all(len(set(hosts)) < 2 for _, hosts in pairs.values()):
+        return False
     between = within = 0.0
     df_between = df_within = 0
     for values, hosts in pairs.values():
-        y, names = pd.Series(values), hosts.reset_index(drop=True)
-        own = y.groupby(names).transform("mean")
-        n_hosts = names.nunique()
-        between += float(((own - y.mean()) ** 2).sum())
-        within += float(((y - own) ** 2).sum())
+        n_hosts, apart = len(set(hosts)), _centred(values, hosts)
+        within += float((apart**2).sum())
+        between += float(((values - apart - values.mean()) ** 2).sum())
         df_between += max(n_hosts - 1, 0)
-        df_within += len(y) - n_hosts
+        df_within += len(values) - n_hosts
     if not df_between or df_within < 1:
         return False
     if within == 0:
@@ -80,10 +87,9 @@ def is_host_dependent(pairs: Mapping[int, tuple[Values, pd.Series[str]]], alpha:
     return bool(fdtrc(df_between, df_within, between / df_between / (within / df_within)) < alpha)
 
 
-def level_hosts(values: Values, hosts: pd.Series[str]) -> Values:
+def level_hosts(values: Values, hosts: list[str]) -> Values:
     """Return the values with the median of each host moved to the median of all."""
-    if hosts.nunique() < 2:
+    if len(set(hosts)) < 2:
         return values
     y = pd.Series(values)
-    own = y.groupby(hosts.reset_index(drop=True)).transform("median")
-    return np.asarray(y - own + y.median(), dtype=float)
+    return np.asarray(y - y.groupby(hosts).transform("median") + y.median(), dtype=float)

@@ -95,7 +95,8 @@ def _on_common_hosts(
     if not alone or not len(left) or not len(right):
         return left, right, []
     note = f"left out, since arms are compared within a host: {', '.join(sorted(alone))}"
-    return left[~mine.isin(alone)], right[~theirs.isin(alone)], [note]
+    own = [[host not in alone for host in hosts] for hosts in (mine, theirs)]
+    return left[own[0]], right[own[1]], [note]
 
 
 def _listed(reasons: npt.NDArray[np.str_]) -> str:
