@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from benchmarks.performance.checkout import ROOT, cost_of, load
 
-__all__ = ["MB", "SIZES_MB", "measure_parsers"]
+__all__ = ["KINDS", "MB", "SIZES_MB", "measure_parsers"]
 
 MB = 1_000_000
-SIZES_MB = {"engine": (50, 500), "UCX tables": (5, 50)}
+SIZES_MB = {"engine": (50, 2000), "UCX tables": (5, 50)}
+KINDS = ("records", "serving", "versions", "doctor")
 _SAMPLES = ROOT / "tests" / "data" / "samples"
 _OF_UCX = re.compile(rb"\[\d+\.\d+\] \[")
 # What each synthetic log is made of, over and over: real logs of one run each.
@@ -31,7 +33,7 @@ def measure_parsers(folder: Path) -> dict[str, Any]:
             raw = folder / "raw"
             raw.mkdir(exist_ok=True)
             _write(raw / "decode-0.log", sample, size * MB)
-            for what in ("records", "versions"):
+            for what in KINDS:
                 words = [sys.executable, "-m", "benchmarks.performance.parsers", what, "raw"]
                 cost = cost_of(words, folder)
                 told = json.loads(cost.output.strip().splitlines()[-1])
@@ -64,28 +66,39 @@ def _peak_bytes() -> int:
     return int(status.partition("VmHWM:")[2].split()[0]) * 1024
 
 
+def _reader(what: str, log: Path) -> Callable[[], object]:
+    """Return what reads the log, with all that it imports there already."""
+    if what == "records":
+        from kvroad.evidence.ucx import parse_file
+
+        return lambda: parse_file(log.open("rb"), log.name)
+    if what == "serving":
+        from kvroad.raw_folder import _found, _kv_lines
+
+        return lambda: (_kv_lines(log), _found(log, ["no line has this", "nor this"]))
+    if what == "doctor":
+        from kvroad.doctor.logs import read_log
+
+        return lambda: read_log(log)
+    from kvroad.agent.manifest import write_manifest
+    from kvroad.tables.raw import _checked_files, _ucx_versions
+
+    write_manifest(log.parent)
+    return lambda: _ucx_versions(_checked_files(log.parent))
+
+
 def _main(what: str, raw: Path) -> None:
     import resource
     import time
 
     log = raw / "decode-0.log"
-    if what == "records":
-        from kvroad.evidence.ucx import parse_file
-    else:
-        from kvroad.agent.manifest import write_manifest
-        from kvroad.tables.raw import _checked_files, _ucx_versions
-
-        write_manifest(raw)
+    read = _reader(what, log)
     # The peak of a process begins as that of the one that started it.
     Path("/proc/self/clear_refs").write_text("5")
     held = _peak_bytes()
     before = resource.getrusage(resource.RUSAGE_SELF)
     start = time.monotonic()
-    if what == "records":
-        with log.open("rb") as file:
-            parse_file(file, log.name)
-    else:
-        _ucx_versions(_checked_files(raw))
+    read()
     after = resource.getrusage(resource.RUSAGE_SELF)
     cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     told = {

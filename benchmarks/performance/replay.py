@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
@@ -28,7 +29,9 @@ CASES = {
         "engine.progress_delay_us=100",
     ],
 }
-_TURNS, _PULLS = 10, 10
+_KINDS = ("replay", "bare", "hot")
+# Every kind in each place twice.
+_TURNS, _PULLS = 12, 10
 _LENGTH = 1024
 
 
@@ -72,14 +75,14 @@ def _case(folder: Path, case: str, transport: str, overrides: list[str]) -> list
 
 
 def _plan(plan: Plan) -> Plan:
-    """Return the plan with phases of both kinds in turn, order reversed in every other pair."""
+    """Return the plan with phases of all kinds in turn, each order as often as any other."""
+    orders = list(itertools.permutations(_KINDS))
     (cell,) = plan.cells
     warmup, alone, together = cell.phases
     phases: list[Phase] = [warmup]
     for turn in range(_TURNS):
         for like, n in ((alone, 1), (together, 4)):
-            kinds = ("replay", "bare") if turn % 2 else ("bare", "replay")
-            for kind in kinds:
+            for kind in orders[turn % len(orders)]:
                 name = f"{kind}-{n}-{turn}"
                 line = {**like.command.line, "phase": name, "pulls": _PULLS, "in_flight": n}
                 command = replace(like.command, line=line)
@@ -119,17 +122,14 @@ def _ratios(pulls: list[dict[str, Any]], in_flight: int) -> dict[str, float]:
         rate[kind, int(turn)] = 1e6 / wall_us
         post[kind, int(turn)] = median(row["post_us"] for row in own)
     turns = sorted({turn for _, turn in rate})
-    ratios = [rate["replay", t] / rate["bare", t] for t in turns]
-    posts = [post["replay", t] / post["bare", t] for t in turns]
-    return {
-        "replay_pulls_per_s": median(rate["replay", t] for t in turns),
-        "bare_pulls_per_s": median(rate["bare", t] for t in turns),
-        "rate_ratio": median(ratios),
-        "rate_ratio_low": sorted(ratios)[len(ratios) // 4],
-        "rate_ratio_high": sorted(ratios)[-1 - len(ratios) // 4],
-        "replay_post_us": median(post["replay", t] for t in turns),
-        "bare_post_us": median(post["bare", t] for t in turns),
-        "post_ratio": median(posts),
-        "post_ratio_low": sorted(posts)[len(posts) // 4],
-        "post_ratio_high": sorted(posts)[-1 - len(posts) // 4],
-    }
+    told: dict[str, float] = {}
+    for kind in _KINDS:
+        told[f"{kind}_pulls_per_s"] = median(rate[kind, t] for t in turns)
+        told[f"{kind}_post_us"] = median(post[kind, t] for t in turns)
+    for other in _KINDS[1:]:
+        for name, values in (("rate", rate), ("post", post)):
+            ratios = sorted(values["replay", t] / values[other, t] for t in turns)
+            told[f"{name}_to_{other}"] = median(ratios)
+            told[f"{name}_to_{other}_low"] = ratios[len(ratios) // 4]
+            told[f"{name}_to_{other}_high"] = ratios[-1 - len(ratios) // 4]
+    return told

@@ -248,29 +248,40 @@ def make_design(study: Study) -> Design:
     """Return all launches of a study in their balanced order."""
     hosts = [on_host(study, host.name) for host in hosts_of(study)]
     arms = [{arm.label: arm for arm in _arms(host)} for host in hosts]
+    # Once for all cells of an arm: to look at every field of the study takes its time.
+    common = [
+        {label: _common_identity(host, arm) for label, arm in own.items()}
+        for host, own in zip(hosts, arms, strict=True)
+    ]
     order = _balanced_rows(list(arms[0]))
     launches: list[Launch] = []
     for block in range(study.launches):
         turn, place = divmod(block, len(hosts))
         first_row = place * (study.launches // len(hosts)) + turn
-        launches += _block(hosts[place], arms[place], order, block, first_row)
+        launches += _block(study, (arms[place], common[place]), order, block, first_row)
     return Design(arms[0], launches)
 
 
 def _block(
-    study: Study, arms: dict[str, Arm], order: list[list[str]], block: int, first_row: int
+    study: Study,
+    of_host: tuple[dict[str, Arm], dict[str, dict[str, Any]]],
+    order: list[list[str]],
+    block: int,
+    first_row: int,
 ) -> list[Launch]:
-    """Return the launches of a block on the study's one host, in their order."""
+    """Return the launches of a block in their order, given its host's arms and identities."""
+    arms, common = of_host
     lengths = list(study.prompt_tokens)
     random.Random(f"{study.seed}/{block}").shuffle(lengths)
     if study.engine.cells_per_launch == "all":
         row = order[first_row % len(order)]
-        return [_launch(study, arms[label], block, lengths) for label in row]
+        return [_shared_launch(arms[label], common[label], block, lengths) for label in row]
     launches = []
     for length in lengths:
         # The row depends on the length, so that each length sees every row in turn.
         row = order[(first_row + study.prompt_tokens.index(length)) % len(order)]
-        launches += [_launch(study, arms[label], block, [length]) for label in row]
+        cells = [(arms[label], _cell(arms[label], common[label], block, length)) for label in row]
+        launches += [Launch(cell.id, arm, block, [cell]) for arm, cell in cells]
     return launches
 
 
@@ -382,15 +393,25 @@ def _arm(study: Study, transport_name: str, variant_name: str) -> Arm:
     )
 
 
-def _launch(study: Study, arm: Arm, block: int, lengths: list[int]) -> Launch:
-    cells = [_cell(study, arm, block, length) for length in lengths]
-    if study.engine.cells_per_launch == "one":
-        return Launch(cells[0].id, arm, block, cells)
+def _shared_launch(arm: Arm, common: dict[str, Any], block: int, lengths: list[int]) -> Launch:
+    cells = [_cell(arm, common, block, length) for length in lengths]
     shared = {k: v for k, v in cells[0].identity.items() if k != "prompt_tokens"}
     return Launch(f"{arm.label}-b{block}-{_hash(shared)}", arm, block, cells)
 
 
-def _cell(study: Study, arm: Arm, block: int, prompt_tokens: int) -> Cell:
+def _cell(arm: Arm, common: dict[str, Any], block: int, prompt_tokens: int) -> Cell:
+    identity = {**common, "prompt_tokens": prompt_tokens, "block": block}
+    return Cell(
+        id=f"{arm.label}-p{prompt_tokens}-b{block}-{_hash(identity)}",
+        arm=arm.label,
+        prompt_tokens=prompt_tokens,
+        block=block,
+        identity=identity,
+    )
+
+
+def _common_identity(study: Study, arm: Arm) -> dict[str, Any]:
+    """Return the identity of an arm's cells; each sets its own prompt tokens and block."""
     identity: dict[str, Any] = {
         "measurement_version": MEASUREMENT_VERSION,
         "arm": {"transport": arm.transport_name, "variant": arm.variant_name},
@@ -400,20 +421,14 @@ def _cell(study: Study, arm: Arm, block: int, prompt_tokens: int) -> Cell:
         "workload": _chosen("workload", arm.workload),
         "model": _chosen("model", study.model),
         "host": _host_identity(study.host),
-        "prompt_tokens": prompt_tokens,
-        "block": block,
+        "prompt_tokens": 0,
+        "block": 0,
         "seed": study.seed,
         "session": study.session,
     }
     if arm.engine.serving is not None:
         identity["serving"] = _chosen("serving", arm.engine.serving)
-    return Cell(
-        id=f"{arm.label}-p{prompt_tokens}-b{block}-{_hash(identity)}",
-        arm=arm.label,
-        prompt_tokens=prompt_tokens,
-        block=block,
-        identity=identity,
-    )
+    return identity
 
 
 def _host_identity(host: Host) -> dict[str, Any]:

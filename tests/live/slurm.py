@@ -57,7 +57,7 @@ def missing() -> str | None:
     if importlib.util.find_spec("snakemake_executor_plugin_slurm") is None:
         return "no snakemake-executor-plugin-slurm: uv sync --extra slurm"
     try:
-        socket.getaddrinfo("127.0.0.1", 1, flags=socket.AI_ADDRCONFIG)
+        socket.getaddrinfo("127.0.0.1", 1, socket.AF_INET, flags=socket.AI_ADDRCONFIG)
     except socket.gaierror:
         return "Slurm resolves no address where no interface but loopback has one"
     return None

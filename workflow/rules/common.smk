@@ -75,10 +75,12 @@ def cells_of(wildcards):
     return {cell.id: cell.identity for cell in launch.cells} if launch else {}
 
 
+PLACE_OF = {launch_id: place for place, launch_id in enumerate(LAUNCHES)}
+
+
 def planned_priority(wildcards):
     """Earlier launches first; the order is balanced over arms."""
-    place = {launch_id: i for i, launch_id in enumerate(LAUNCHES)}
-    return 1 + len(LAUNCHES) - place.get(wildcards.launch, 0)
+    return 1 + len(LAUNCHES) - PLACE_OF.get(wildcards.launch, 0)
 
 
 try:
