@@ -45,9 +45,11 @@ def main(step: str, slug: str) -> None:
         figures.build(
             cells_parquet=cells,
             summary_parquet=summary,
+            verdict_parquet=report / "verdict.parquet",
             cost_dir=tables,
             design_path=plan,
             out_dir=report / "figures",
+            manifest=tables / "figures.json",
         )
     elif step == "write_report":
         from kvroad import report as module
@@ -60,8 +62,8 @@ def main(step: str, slug: str) -> None:
             verdict_parquet=report / "verdict.parquet",
             claims_parquet=report / "claims.parquet",
             cost_dir=tables,
-            figures=sorted((report / "figures").glob("*.svg")),
-            downloads=[],
+            figures_dir=report / "figures",
+            manifest=tables / "figures.json",
             out=report / "index.html",
         )
     elif step == "log":

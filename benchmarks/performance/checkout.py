@@ -44,12 +44,21 @@ def checkout(place: Path | None = None) -> Iterator[Path]:
             else:
                 shutil.copy(source, Path(name) / part)
         (Path(name) / "home").mkdir()
+        # Serving engines are found there; setting them up takes gigabytes.
+        engines = Path.home() / ".cache" / "kvroad"
+        if engines.is_dir():
+            (Path(name) / "home" / ".cache").mkdir()
+            (Path(name) / "home" / ".cache" / "kvroad").symlink_to(engines)
         yield Path(name)
 
 
 def environment(folder: Path) -> dict[str, str]:
     """Return the environment of commands in a checkout."""
-    outer = ("KVROAD_RUN_ID", "KVROAD_RUNNER", "MLFLOW_TRACKING_URI", "SNAKEMAKE_PROFILE")
+    # Without compiled files of its own every process would compile kvroad anew.
+    outer = (
+        *("KVROAD_RUN_ID", "KVROAD_RUNNER", "MLFLOW_TRACKING_URI", "SNAKEMAKE_PROFILE"),
+        "PYTHONDONTWRITEBYTECODE",
+    )
     kept = {k: v for k, v in os.environ.items() if k not in outer}
     return {
         **kept,

@@ -26,7 +26,9 @@ def measure_shares(folder: Path, study: str) -> dict[str, Any]:
     done = snakemake(folder, "all", "--config", f"study={study}")
     ended = time.time()
     jobs = _jobs(folder)
-    launches = [_launch(folder, cell.id) for cell in make_design(_study(folder, study)).cells]
+    # The cells of a launch share its files.
+    design = make_design(_study(folder, study))
+    launches = [_launch(folder, launch.cells[0].id) for launch in design.launches]
     measuring = [job for job in jobs if job["rule"] == "measure_launch"]
     analysis = [job for job in jobs if job["rule"] != "measure_launch"]
     first = min(job["start"] for job in measuring)
