@@ -6,6 +6,7 @@ import dataclasses
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -81,8 +82,12 @@ class Evidence:
 
     def cell_pulls(self) -> Iterator[Pull]:
         """Yield the pulls of the cell."""
-        for log in self.pulls:
-            yield from (p for p in log.pulls if self.cell in (None, p.cell))
+        yield from self._own_pulls
+
+    @cached_property
+    def _own_pulls(self) -> tuple[Pull, ...]:
+        every = (pull for log in self.pulls for pull in log.pulls)
+        return tuple(every) if self.cell is None else tuple(p for p in every if p.cell == self.cell)
 
     def cell_served(self) -> list[ServedPhase]:
         """Return the served phases of the cell."""
@@ -90,6 +95,10 @@ class Evidence:
 
     def payload(self) -> dict[tuple[str, str], int]:
         """Return the bytes that each phase of the cell moved, as NIXL told them."""
+        return dict(self._payload)
+
+    @cached_property
+    def _payload(self) -> dict[tuple[str, str], int]:
         payload: dict[tuple[str, str], int] = {}
         for pull in self.cell_pulls():
             key = (pull.cell, pull.phase)

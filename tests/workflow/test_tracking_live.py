@@ -27,7 +27,8 @@ from mlflow_server import free_port, server
 
 from kvroad.errors import UserError
 from kvroad.tracking import is_logged, legal_name, log_study, resolve_target
-from kvroad.tracking.store import KIND_TAG, open_store
+from kvroad.tracking.database import KIND_TAG
+from kvroad.tracking.store import open_store
 
 STARTED = pd.Timestamp("2026-01-02T03:00:00Z")
 LOG_CODE = """
