@@ -177,26 +177,26 @@ def _tracking(d: dict[str, Any]) -> tuple[list[list[str]], list[str]]:
     what = f"MLflow, {d['cells']:,} cells"
     targets = [
         [
-            f"{what}: first pass",
+            f"{what}: first pass, CPU",
             f"at most {FIRST_S:g} s",
-            f"{first['wall_s']:.1f} s",
-            _met(first["wall_s"] <= FIRST_S),
+            f"{first['cpu_s']:.1f} s",
+            _met(first["cpu_s"] <= FIRST_S),
         ],
         [
-            f"{what}: second pass",
+            f"{what}: second pass, CPU",
             f"at most {SECOND_S:g} s",
-            f"{second['wall_s']:.1f} s",
-            _met(second["wall_s"] <= SECOND_S),
+            f"{second['cpu_s']:.1f} s",
+            _met(second["cpu_s"] <= SECOND_S),
         ],
     ]
     rows = ", ".join(f"{n:,} {name}" for name, n in first["rows"].items())
     lines = [
         "## MLflow",
         "",
-        f"First pass: {first['wall_s']:.1f} s ({first['cpu_s']:.1f} s of CPU) for"
+        f"First pass: {first['cpu_s']:.1f} s of CPU ({first['wall_s']:.1f} s of wall time) for"
         f" {first['created']:,} runs, the start of the database and the import of MLflow included;"
-        f" second: {second['wall_s']:.1f} s ({second['cpu_s']:.1f} s of CPU),"
-        f" {second['unchanged']:,} unchanged. The database then has {rows} and"
+        f" second: {second['cpu_s']:.1f} s of CPU ({second['wall_s']:.1f} s of wall time),"
+        f" {second['unchanged']:,} unchanged, told from the database without MLflow. The database then has {rows} and"
         f" {first['database_bytes'] / MB:.1f} MB.",
         "",
     ]
@@ -249,11 +249,11 @@ def _parsers(d: dict[str, Any]) -> tuple[list[list[str]], list[str]]:
     lines = [
         "## Parsers",
         "",
-        "Logs are synthetic: a real one, then its lines over and over. In an engine's log UCX speaks"
-        " at the start alone; a log of nothing but UCX's tables is the worst there is, every line"
-        " becomes a record and memory grows with them (not in `kvroad doctor`, which keeps what"
-        " differs). Rates are per second of CPU. A line of metrics stands in every 3 kB of the"
-        " synthetic log: an engine under load writes them more rarely.",
+        "Logs are synthetic: a real one, then what repeats in it while the program is at work. In an"
+        " engine's log that is a line for each request and for the engine's figures, and in every MB"
+        " the lines of its transfers; UCX speaks at the start alone. A log of nothing but UCX's tables"
+        " is the worst there is: every line becomes a record and memory grows with them (not in"
+        " `kvroad doctor`, which keeps what differs). Rates are per second of CPU.",
         "",
         *_table(["log", "size", "what is read", "rate", "memory"], rows),
     ]
@@ -383,7 +383,7 @@ def scale_page(data: dict[str, Any]) -> str:
             f"{sizes['table_bytes'] / n * cells / 1e9:,.2f} GB",
             f"{db_rows * cells / 1e6:,.1f} million",
             f"{track[0]['database_bytes'] / n * cells / 1e9:,.2f} GB",
-            f"{track[0]['wall_s'] / n * cells / 60:,.0f} min",
+            f"{track[0]['cpu_s'] / n * cells / 60:,.0f} min",
         ]
 
     names = [
@@ -393,7 +393,7 @@ def scale_page(data: dict[str, Any]) -> str:
         "tables, where every study has its own",
         "rows in MLflow's database",
         "size of that database",
-        "logging to it, once",
+        "logging to it, once (CPU)",
     ]
     one = 100_000
     lines = [

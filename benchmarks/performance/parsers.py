@@ -17,7 +17,8 @@ MB = 1_000_000
 SIZES_MB = {"engine": (50, 2000), "UCX tables": (5, 50)}
 KINDS = ("records", "serving", "versions", "doctor")
 _SAMPLES = ROOT / "tests" / "data" / "samples"
-_OF_UCX = re.compile(rb"\[\d+\.\d+\] \[")
+_OF_WORK = re.compile(rb'"(?:POST|GET) /|\[loggers\.py:')
+_OF_TRANSFERS = b"KV Transfer metrics: "
 # What each synthetic log is made of, over and over: real logs of one run each.
 _MADE_OF = {
     "engine": _SAMPLES / "serving" / "vllm023_tcp_decode.log",
@@ -43,18 +44,21 @@ def measure_parsers(folder: Path) -> dict[str, Any]:
 
 
 def _write(path: Path, sample: Path, n_bytes: int) -> None:
-    """Write a sample, then its lines over and over; of an engine's log its own alone.
+    """Write a sample, then over and over what repeats in it while the program is at work.
 
-    What UCX says in an engine's log it says once, at the start.
+    Of an engine's log: the lines of requests and of the engine's own figures, and in every MB
+    the lines of its transfers once. What UCX says there it says once, at the start.
     """
     text = sample.read_bytes()
     lines = text.splitlines(keepends=True)
+    rarely = b""
     if "serving" in sample.parts:
-        lines = [line for line in lines if not _OF_UCX.search(line)]
+        rarely = b"".join(line for line in lines if _OF_TRANSFERS in line)
+        lines = [line for line in lines if _OF_WORK.search(line)]
+    often = b"".join(lines)
+    block = rarely + often * max(1, MB // len(often))
     with open(path, "wb") as out:
         out.write(text)
-        block = b"".join(lines)
-        block *= max(1, (8 * MB) // len(block))
         left = n_bytes - len(text)
         while left > 0:
             left -= out.write(block[:left])
