@@ -251,7 +251,7 @@ def _parsers(d: dict[str, Any]) -> tuple[list[list[str]], list[str]]:
         "",
         "Logs are synthetic: a real one, then what repeats in it while the program is at work. In an"
         " engine's log that is a line for each request and for the engine's figures, and in every MB"
-        " the lines of its transfers; UCX speaks at the start alone. A log of nothing but UCX's tables"
+        " a line of its transfers, of which one record each is kept; UCX speaks at the start alone. A log of nothing but UCX's tables"
         " is the worst there is: every line becomes a record and memory grows with them (not in"
         " `kvroad doctor`, which keeps what differs). Rates are per second of CPU.",
         "",
