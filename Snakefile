@@ -12,11 +12,11 @@ from kvroad.cells import next_attempt, receipt_path
 from kvroad.compose import check_command_line, compose, snakemake_overrides
 from kvroad.design import design_facts, make_design
 from kvroad.errors import UserError
-from kvroad.hosts import open_host
 from kvroad.interrupts import forward_to_jobs, name_runner
-from kvroad.preflight import check_host
+from kvroad.preflight import check_hosts
 from kvroad.steps import drop_stale_marker, module_digest, tracking_uri
-from kvroad.study import resolved, study_slug
+from kvroad.study import hosts_of, is_split, resolved, study_slug
+from kvroad.study_file import STUDY_VARIABLE, study_path, write_study
 
 min_version("9.27")
 
@@ -45,6 +45,14 @@ include: "workflow/rules/analyse.smk"
 include: "workflow/rules/publish.smk"
 
 
+# With --profile profiles/slurm these are not worth a job, and a failing gate must not take
+# the report with it.
+localrules:
+    write_design,
+    log_mlflow,
+    gate,
+
+
 rule all:
     default_target: True
     input:
@@ -55,16 +63,21 @@ rule all:
 
 onstart:
     forward_to_jobs()
-    # Before any job, and only where something is left to measure.
-    if not all(receipt.exists() for receipt in RECEIPTS):
-        try:
-            with closing(open_host(STUDY.host)) as host:
-                check_host(
-                    STUDY,
-                    DESIGN,
-                    host,
-                    RESULTS,
-                    say=lambda line: print(line, file=sys.stderr),
-                )
-        except UserError as error:
-            sys.exit(f"error: {error}")
+    # So that no job has to compose it again.
+    write_study(STUDY, STUDY_FILE)
+    # Before any job, and only the hosts on which something is left to measure.
+    try:
+        check_hosts(
+            STUDY,
+            DESIGN,
+            RESULTS,
+            run_id=os.environ["KVROAD_RUN_ID"],
+            names={
+                launch.host
+                for launch, receipt in zip(DESIGN.launches, RECEIPTS, strict=True)
+                if not receipt.exists()
+            },
+            say=lambda line: print(line, file=sys.stderr),
+        )
+    except UserError as error:
+        sys.exit(f"error: {error}")

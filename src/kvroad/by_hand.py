@@ -52,6 +52,9 @@ def write_bundle(
     UserError
         When nothing is missing, or the halves of a launch run on two hosts.
     """
+    if study.hosts:
+        names = ", ".join(host.name for host in study.hosts)
+        raise UserError(f"a bundle is for one host; these are several: {names}")
     if is_split(study.host):
         raise UserError(
             f"host {study.host.name} is two hosts, which keep step through kvroad alone; "

@@ -23,6 +23,9 @@ class Cause:
         was never seen in a sample of ours, and the cause is only ever shown as possible.
     report
         Public thread in which others tell of it.
+    source
+        What its lines hold besides, of the texts that logs are searched for anyway; empty:
+        logs are searched for the needle.
     """
 
     name: str
@@ -32,6 +35,7 @@ class Cause:
     fix: str
     sample: str = ""
     report: str = ""
+    source: str = ""
 
     @property
     def is_possible(self) -> bool:
@@ -39,6 +43,8 @@ class Cause:
         return not self.sample
 
 
+# The name of a source file, as UCX and NIXL's C++ code begin each of their lines.
+_UCX, _NIXL, _LIBIBVERBS = ".c:", ".cpp:", "libibverbs: "
 LOAD_DRIVERS = "let the process load the system's libibverbs and its providers"
 
 # The first that fits is the one that is told: what stopped everything comes first.
@@ -50,6 +56,7 @@ CAUSES = (
         "no transport in UCX_TLS can carry NIXL's control messages",
         "add a control lane such as tcp to UCX_TLS",
         "samples/ucx/ucx123_posix_cma_self_cannot_start.log",
+        source=_UCX,
     ),
     Cause(
         "transport not available",
@@ -61,6 +68,7 @@ CAUSES = (
         "UCX has no {asked} on this host, only {offered}",
         "check device, driver and spelling, and that UCX is built with them (ucx_info -d)",
         "samples/ucx/nixl_read_rc_x_cuda_copy_tcp.txt",
+        source=_UCX,
     ),
     Cause(
         "nothing usable",
@@ -69,6 +77,7 @@ CAUSES = (
         "none of the asked transports {asked} is usable on this host",
         "compare UCX_TLS and UCX_NET_DEVICES with what ucx_info -d lists",
         "samples/raw/rc_x_cannot_start/prefill-0.log",
+        source=_UCX,
     ),
     Cause(
         "cuda_copy missing",
@@ -77,6 +86,7 @@ CAUSES = (
         "UCX takes GPU memory for host memory",
         "add cuda_copy to UCX_TLS and see that UCX's CUDA modules load",
         report="ai-dynamo/nixl#1385",
+        source=_NIXL,
     ),
     Cause(
         "driver missing",
@@ -85,6 +95,7 @@ CAUSES = (
         "libibverbs has no driver {driver}, so that its devices stay unseen",
         LOAD_DRIVERS,
         "soft_roce/wheel_roce/decode-0.log",
+        source=_LIBIBVERBS,
     ),
     Cause(
         "locked memory",
@@ -94,6 +105,7 @@ CAUSES = (
         "set ulimit -l unlimited for the processes; in a pod, add the capability IPC_LOCK",
         "samples/faults/locked_memory.log",
         "openucx/ucx#8746",
+        source=_UCX,
     ),
     Cause(
         "RDMA memory",
@@ -102,6 +114,7 @@ CAUSES = (
         "RDMA resources could not be had: locked memory, mappings or the NIC's contexts ran out",
         "set ulimit -l unlimited, raise vm.max_map_count, use fewer posting threads",
         report="openucx/ucx#6264",
+        source=_UCX,
     ),
     Cause(
         "RDMA link or GID",
@@ -110,6 +123,7 @@ CAUSES = (
         "packets on {port} were not answered",
         "check link, GID index (UCX_IB_GID_INDEX), traffic class and flow control",
         report="openucx/ucx#6000",
+        source=_UCX,
     ),
     Cause(
         "too many UARs",
@@ -118,6 +132,7 @@ CAUSES = (
         "the NIC has no doorbell pages left: too many threads with workers of their own",
         "lower num_threads of the connector, or raise the NIC's number of UARs",
         report="vllm-project/vllm#27196",
+        source=_UCX,
     ),
     Cause(
         "UCX and OFED differ",
@@ -134,6 +149,7 @@ CAUSES = (
         "the GPUs have no active NVLink, so UCX does no remote reads over cuda_ipc",
         "push instead of pull (NixlPushConnector), or UCX_CUDA_IPC_ENABLE_GET_ZCOPY=y",
         report="vllm-project/vllm#52607",
+        source=_UCX,
     ),
     Cause(
         "expandable segments",
@@ -162,6 +178,7 @@ CAUSES = (
         "this UCX does not know {names}",
         "check the spelling and the version of UCX",
         "samples/faults/unknown_variable.log",
+        source=_UCX,
     ),
     Cause(
         "transfers failed",
@@ -202,6 +219,7 @@ CAUSES = (
         "NIXL's Prometheus exporter found its port taken by another rank",
         "set NIXL_TELEMETRY_PROMETHEUS_PORT for each rank, or NIXL_TELEMETRY_EXPORTER=NOP",
         report="ai-dynamo/nixl#1838",
+        source=_NIXL,
     ),
     Cause(
         "peer gone",

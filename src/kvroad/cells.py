@@ -15,6 +15,7 @@ __all__ = [
     "keep_attempt",
     "next_attempt",
     "outcome_of",
+    "read_json",
     "receipt_path",
     "write_json",
 ]
@@ -32,12 +33,7 @@ def receipt_path(results_dir: Path, launch: str, attempt: int) -> Path:
 
 def outcome_of(results_dir: Path, cell: str) -> dict[str, Any] | None:
     """Return a cell's outcome, or None while it has none."""
-    path = cell_dir(results_dir, cell) / "outcome.json"
-    try:
-        outcome = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return None
-    return outcome if isinstance(outcome, dict) else None
+    return read_json(cell_dir(results_dir, cell) / "outcome.json")
 
 
 def attempt_of(results_dir: Path, cell: str) -> int:
@@ -76,6 +72,15 @@ def keep_attempt(results_dir: Path, cell: str) -> None:
         if (folder / name).exists():
             shutil.rmtree(target / name, ignore_errors=True)
             os.replace(folder / name, target / name)
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """Return the JSON object in a file, None where there is no file or none in it."""
+    try:
+        data = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+    return data if isinstance(data, dict) else None
 
 
 def write_json(path: Path, data: Any) -> None:

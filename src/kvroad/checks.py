@@ -24,11 +24,12 @@ from kvroad.study import (
     arm_labels,
     is_split,
     side_host,
+    single_hosts,
     ucx_tls_of,
     variant_settings,
 )
 
-__all__ = ["UCX_ALIASES", "UCX_TRANSPORTS", "check_ucx_tls", "validate"]
+__all__ = ["UCX_ALIASES", "UCX_TRANSPORTS", "check_ucx_tls", "validate", "validate_hosts"]
 
 # Names and aliases that UCX 1.23 takes in UCX_TLS (tests compare them with the library's own).
 # fmt: off
@@ -74,7 +75,7 @@ def _sees_cuda(entries: list[str]) -> bool:
 
 _ONE_OF: dict[str, tuple[str, ...]] = {
     "retry": ("unproven", "none"),
-    "host.connection": ("local", "ssh", "hand"),
+    "host.connection": ("local", "ssh", "slurm", "hand"),
     "engine.name": ("nixl", *SERVING_ENGINES),
     "engine.cells_per_launch": ("one", "all"),
     "engine.operation": ("read", "write"),
@@ -143,6 +144,28 @@ def validate(study: Study) -> None:
         except UserError as error:
             raise UserError(f"variant {variant}: {error}") from None
     _check_arms(study)
+
+
+def validate_hosts(study: Study) -> None:
+    """Raise :class:`UserError` where the hosts of a study cannot share its blocks evenly."""
+    hosts = study.hosts
+    if not hosts:
+        return
+    names = [one.name for host in hosts for one in single_hosts(host)]
+    for name in names:
+        if names.count(name) > 1:
+            raise UserError(f"host: two hosts are named {name!r}; set host.OPTION.name")
+    by_hand = [host.name for host in hosts if host.connection == "hand"]
+    if by_hand:
+        raise UserError(f"host: {by_hand[0]} is reached by hand and needs a study of its own")
+    if len({host.connection == "slurm" for host in hosts}) == 2:
+        raise UserError("host: nodes of Slurm and other hosts need a study each")
+    step = 2 * len(hosts)
+    if study.launches % step:
+        raise UserError(
+            f"launches: {study.launches} is not allowed; on {len(hosts)} hosts a multiple of "
+            f"{step} gives each of them an even number of blocks"
+        )
 
 
 def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
@@ -303,7 +326,9 @@ def _check_host(host: Host) -> None:
     if len({half.name for half in halves.values()}) == 1:
         raise UserError(f"host.prefill.name and host.decode.name are both {host.prefill.name!r}")
     if host.connection == "hand":
-        raise UserError("host.connection: two hosts by hand cannot keep step; allowed: ssh, local")
+        raise UserError(
+            "host.connection: two hosts by hand cannot keep step; allowed: ssh, slurm, local"
+        )
 
 
 def _check_one_host(host: Host, where: str) -> None:

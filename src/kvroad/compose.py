@@ -18,9 +18,10 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError  # type: ignore[import-untyped]
 
-from kvroad.checks import validate
+from kvroad.checks import validate, validate_hosts
 from kvroad.command_line import check_command_line, snakemake_overrides
 from kvroad.errors import UserError, nearest
+from kvroad.host_choice import chosen_hosts, merge_studies, words_for_host
 from kvroad.serving import ServingOptions
 from kvroad.study import (
     FIELD_OF_GROUP,
@@ -58,13 +59,33 @@ def compose(overrides: Sequence[str], conf_dir: Path) -> Study:
     if not (conf_dir / "config.yaml").is_file():
         raise UserError(f"configuration: {conf_dir / 'config.yaml'} does not exist")
     asked = {override.key_or_group: override for override in map(_parse, overrides)}
+    hosts = chosen_hosts(_value(asked, "host"), _value(asked, "study"), conf_dir)
+    if not hosts:
+        return _compose(asked, asked, conf_dir)
+    words = {key: str(override.input_line) for key, override in asked.items()}
+    studies = []
+    for host in hosts:
+        own = map(_parse, words_for_host(host, hosts, words))
+        studies.append(_compose({o.key_or_group: o for o in own}, asked, conf_dir))
+    study = merge_studies(studies)
+    validate_hosts(study)
+    return study
+
+
+def _value(asked: Mapping[str, Override], key: str) -> Any:
+    override = asked.get(key)
+    return None if override is None or override.is_sweep_override() else override.value()
+
+
+def _compose(asked: Mapping[str, Override], given: Mapping[str, Override], conf_dir: Path) -> Study:
+    """Return the study on one host; ``given`` is what was asked for the study as a whole."""
     for override in asked.values():
         _check_override(override, conf_dir)
     _check_chosen(asked, conf_dir)
     data = _hydra(map(_as_hydra_takes_it, asked.values()), conf_dir)
     _check_groups(data, conf_dir)
     data["baseline"] = _baseline(asked, data)
-    told = [without_password(_text(override)) for override in asked.values()]
+    told = [without_password(_text(override)) for override in given.values()]
     study = _study(data, told)
     _check_host_overrides(asked, study, conf_dir)
     validate(study)
@@ -139,7 +160,7 @@ def _check_override(override: Override, conf_dir: Path) -> None:
     if not value:
         raise UserError(f"{key} has no value: write {key}=VALUE, or {key}=null to unset it")
     if override.is_sweep_override():
-        is_list = key in _LIST_GROUPS or get_origin(_required(hint)) is list
+        is_list = key in (*_LIST_GROUPS, "host") or get_origin(_required(hint)) is list
         form = f"{key}=[{value}]" if is_list else f'{key}="{value}"'
         raise UserError(
             f"{line}: several values need {'brackets' if is_list else 'quotes'}: {form}"

@@ -2,7 +2,8 @@
 
 The order follows a Williams square (E. J. Williams, "Experimental designs balanced for
 the estimation of residual effects of treatments", 1949): every arm comes before and
-after every other equally often.
+after every other equally often. Several hosts get the blocks in turn, and each a stretch
+of the square's rows.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ from kvroad.study import (
     Workload,
     arm_label,
     arm_labels,
+    hosts_of,
     is_split,
+    on_host,
     side_host,
     variant_settings,
 )
@@ -170,6 +173,7 @@ NOT_IDENTITY_FIELDS = {
         "road",
         "tracking",
         "overrides",
+        "hosts",
     },
     "transport": {"description"},
     "variant": {"description"},
@@ -203,6 +207,11 @@ class Cell:
     block: int
     identity: dict[str, Any]
 
+    @property
+    def host(self) -> str:
+        """Name of the host that the block is on."""
+        return str(self.identity["host"]["name"])
+
 
 @dataclass(frozen=True)
 class Launch:
@@ -212,6 +221,11 @@ class Launch:
     arm: Arm
     block: int
     cells: list[Cell]
+
+    @property
+    def host(self) -> str:
+        """Name of the host that the block is on."""
+        return self.cells[0].host
 
 
 @dataclass(frozen=True)
@@ -233,24 +247,52 @@ class Design:
 
 def make_design(study: Study) -> Design:
     """Return all launches of a study in their balanced order."""
-    arms = {arm.label: arm for arm in _arms(study)}
-    order = _balanced_rows(list(arms))
+    hosts = [on_host(study, host.name) for host in hosts_of(study)]
+    arms = [{arm.label: arm for arm in _arms(host)} for host in hosts]
+    # Once for all cells of an arm: to look at every field of the study takes its time.
+    common = [
+        {label: _common_identity(host, arm) for label, arm in own.items()}
+        for host, own in zip(hosts, arms, strict=True)
+    ]
+    order = _balanced_rows(list(arms[0]))
     launches: list[Launch] = []
     for block in range(study.launches):
-        lengths = list(study.prompt_tokens)
-        random.Random(f"{study.seed}/{block}").shuffle(lengths)
-        if study.engine.cells_per_launch == "all":
-            for label in order[block % len(order)]:
-                own = [length for length in lengths if _is_asked(study, label, length)]
-                launches.append(_launch(study, arms[label], block, own))
-            continue
-        for length in lengths:
-            # The row depends on the length, so that each length sees every row in turn.
-            row = (block + study.prompt_tokens.index(length)) % len(order)
-            for label in order[row]:
-                if _is_asked(study, label, length):
-                    launches.append(_launch(study, arms[label], block, [length]))
-    return Design(arms, launches)
+        turn, place = divmod(block, len(hosts))
+        first_row = place * (study.launches // len(hosts)) + turn
+        launches += _block(study, (arms[place], common[place]), order, block, first_row)
+    return Design(arms[0], launches)
+
+
+def _block(
+    study: Study,
+    of_host: tuple[dict[str, Arm], dict[str, dict[str, Any]]],
+    order: list[list[str]],
+    block: int,
+    first_row: int,
+) -> list[Launch]:
+    """Return the launches of a block in their order, given its host's arms and identities."""
+    arms, common = of_host
+    lengths = list(study.prompt_tokens)
+    random.Random(f"{study.seed}/{block}").shuffle(lengths)
+    if study.engine.cells_per_launch == "all":
+        row = order[first_row % len(order)]
+        return [
+            _shared_launch(
+                arms[label],
+                common[label],
+                block,
+                [n for n in lengths if _is_asked(study, label, n)],
+            )
+            for label in row
+        ]
+    launches = []
+    for length in lengths:
+        # The row depends on the length, so that each length sees every row in turn.
+        row = order[(first_row + study.prompt_tokens.index(length)) % len(order)]
+        asked = [label for label in row if _is_asked(study, label, length)]
+        cells = [(arms[label], _cell(arms[label], common[label], block, length)) for label in asked]
+        launches += [Launch(cell.id, arm, block, [cell]) for arm, cell in cells]
+    return launches
 
 
 def _is_asked(study: Study, label: str, length: int) -> bool:
@@ -278,6 +320,7 @@ def design_facts(study: Study, design: Design, slug: str) -> dict[str, Any]:
                 "variant": launch_of[cell.id].arm.variant_name,
                 "prompt_tokens": cell.prompt_tokens,
                 "block": cell.block,
+                "host": cell.host,
             }
             for cell in design.cells
         ],
@@ -292,8 +335,11 @@ def design_facts(study: Study, design: Design, slug: str) -> dict[str, Any]:
 def _arm_facts(study: Study, arm: Arm) -> dict[str, Any]:
     """Return what an arm declares to be its own, and which arms it shares a cost model with."""
     variant = study.variants[arm.variant_name]
-    override = study.host.transports.get(arm.transport_name, TransportOverride())
-    environment = {**arm.transport.env, **override.env, **variant.env}
+    told = [
+        host.transports.get(arm.transport_name, TransportOverride()) for host in hosts_of(study)
+    ]
+    nominal = {override.nominal_gb_per_s for override in told}
+    environment = {*arm.transport.env, *variant.env, *(k for o in told for k in o.env)}
     settings = {
         **{f"engine.{key}": value for key, value in variant.engine.items()},
         **{f"workload.{key}": value for key, value in variant.workload.items()},
@@ -309,7 +355,7 @@ def _arm_facts(study: Study, arm: Arm) -> dict[str, Any]:
         "declares": sorted({"env.UCX_TLS", *settings, *(f"env.{key}" for key in environment)}),
         "series": ", ".join([f"{arm.transport_name} {arm.engine.operation}", *others]),
         "operation": arm.engine.operation,
-        "nominal_gb_per_s": override.nominal_gb_per_s,
+        "nominal_gb_per_s": nominal.pop() if len(nominal) == 1 else None,
     }
 
 
@@ -370,15 +416,25 @@ def _arm(study: Study, transport_name: str, variant_name: str) -> Arm:
     )
 
 
-def _launch(study: Study, arm: Arm, block: int, lengths: list[int]) -> Launch:
-    cells = [_cell(study, arm, block, length) for length in lengths]
-    if study.engine.cells_per_launch == "one":
-        return Launch(cells[0].id, arm, block, cells)
+def _shared_launch(arm: Arm, common: dict[str, Any], block: int, lengths: list[int]) -> Launch:
+    cells = [_cell(arm, common, block, length) for length in lengths]
     shared = {k: v for k, v in cells[0].identity.items() if k != "prompt_tokens"}
     return Launch(f"{arm.label}-b{block}-{_hash(shared)}", arm, block, cells)
 
 
-def _cell(study: Study, arm: Arm, block: int, prompt_tokens: int) -> Cell:
+def _cell(arm: Arm, common: dict[str, Any], block: int, prompt_tokens: int) -> Cell:
+    identity = {**common, "prompt_tokens": prompt_tokens, "block": block}
+    return Cell(
+        id=f"{arm.label}-p{prompt_tokens}-b{block}-{_hash(identity)}",
+        arm=arm.label,
+        prompt_tokens=prompt_tokens,
+        block=block,
+        identity=identity,
+    )
+
+
+def _common_identity(study: Study, arm: Arm) -> dict[str, Any]:
+    """Return the identity of an arm's cells; each sets its own prompt tokens and block."""
     identity: dict[str, Any] = {
         "measurement_version": MEASUREMENT_VERSION,
         "arm": {"transport": arm.transport_name, "variant": arm.variant_name},
@@ -388,20 +444,14 @@ def _cell(study: Study, arm: Arm, block: int, prompt_tokens: int) -> Cell:
         "workload": _chosen("workload", arm.workload),
         "model": _chosen("model", study.model),
         "host": _host_identity(study.host),
-        "prompt_tokens": prompt_tokens,
-        "block": block,
+        "prompt_tokens": 0,
+        "block": 0,
         "seed": study.seed,
         "session": study.session,
     }
     if arm.engine.serving is not None:
         identity["serving"] = _chosen("serving", arm.engine.serving)
-    return Cell(
-        id=f"{arm.label}-p{prompt_tokens}-b{block}-{_hash(identity)}",
-        arm=arm.label,
-        prompt_tokens=prompt_tokens,
-        block=block,
-        identity=identity,
-    )
+    return identity
 
 
 def _host_identity(host: Host) -> dict[str, Any]:

@@ -10,7 +10,8 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,12 @@ from kvroad.design import Cell, Design, Launch
 from kvroad.engines.dynamo import dynamo_plan
 from kvroad.engines.nixl import layout_of, replay_plan
 from kvroad.engines.vllm import vllm_plan
-from kvroad.hosts import HostLost, RunningHost
+from kvroad.errors import UserError
+from kvroad.hosts import HostLost, RunningHost, open_host
+from kvroad.hosts.slurm import job_id, placed
+from kvroad.lost_hosts import lost_because, note_lost
 from kvroad.plan import Plan
+from kvroad.preflight import check_once
 from kvroad.road import Outcome, judge_raw
 from kvroad.study import Study
 
@@ -29,6 +34,7 @@ __all__ = [
     "end_of",
     "lay_down",
     "measure_launch",
+    "measure_on_host",
     "owner_of",
     "plan_of",
     "settle",
@@ -81,6 +87,60 @@ def measure_launch(with_: Measurement, launch_id: str, attempt: int) -> Path:
             _repeat_refusal(with_, launch, open_cells, known, attempt)
         else:
             _run(with_, launch, open_cells, attempt)
+    return write_receipt(with_.results_dir, launch, attempt)
+
+
+def measure_on_host(
+    with_: Measurement, launch_id: str, attempt: int, *, is_one_of_several: bool
+) -> Path:
+    """Open the study's host, measure a launch there and return its receipt.
+
+    One of several hosts that fails is left alone for the rest of the run: the open cells of
+    its launches fail, and the next run measures them as another attempt.
+
+    Raises
+    ------
+    UserError
+        When the one host there is fails, or is busy.
+    """
+    name, reason = with_.study.host.name, None
+    if is_one_of_several:
+        reason = lost_because(with_.results_dir, with_.run_id, name)
+    if reason is None:
+        try:
+            study = with_.study
+            if study.host.connection == "slurm":
+                study = replace(study, host=placed(study.host))
+            with closing(open_host(study.host)) as host:
+                here = replace(with_, study=study, host=host)
+                if study.host.connection == "slurm":
+                    _check_nodes(here, host)
+                return measure_launch(here, launch_id, attempt)
+        except UserError as error:
+            if not is_one_of_several:
+                raise
+            reason = str(error)
+        note_lost(with_.results_dir, with_.run_id, name, reason)
+        with_.say(f"host {name} failed and is left out of the rest of this run: {reason}")
+    return _give_up(with_, with_.design.launch(launch_id), attempt, reason)
+
+
+def _check_nodes(with_: Measurement, host: RunningHost) -> None:
+    """Check what Slurm has given, once in a job: no earlier was it known."""
+    number = job_id(with_.study.host)
+    done = with_.results_dir / "runs" / f"{with_.run_id}-job-{number}.json"
+    check_once(with_.study, with_.design, host, with_.results_dir, done, with_.say)
+
+
+def _give_up(with_: Measurement, launch: Launch, attempt: int, reason: str) -> Path:
+    for cell in [c for c in launch.cells if not _is_settled(with_, c, attempt)]:
+        keep_attempt(with_.results_dir, cell.id)
+        folder = cell_dir(with_.results_dir, cell.id)
+        write_json(folder / "cell.json", _cell_facts(with_, launch, cell, attempt))
+        expected = list(launch.arm.transport.roads)
+        text = f"host {launch.host} failed, its unfinished blocks are lost: {reason}"
+        lost = Outcome("failed", text, expected, "unknown", "", "", False, ())
+        settle(with_, cell, lost, attempt)
     return write_receipt(with_.results_dir, launch, attempt)
 
 
@@ -222,7 +282,7 @@ def settle(
 def _refused_arm(with_: Measurement, launch: Launch) -> dict[str, Any] | None:
     """Return an outcome of this arm in this run that every further launch would repeat."""
     for cell in with_.design.cells:
-        if cell.arm != launch.arm.label:
+        if (cell.arm, cell.host) != (launch.arm.label, launch.host):
             continue
         outcome = outcome_of(with_.results_dir, cell.id)
         if outcome and outcome.get("run_id") == with_.run_id and outcome.get("repeats"):
@@ -253,7 +313,10 @@ def _repeat_refusal(
 def _name(with_: Measurement, cell: Cell) -> str:
     cells = with_.design.cells
     number = next(i for i, c in enumerate(cells, 1) if c.id == cell.id)
-    return f"[{number}/{len(cells)}] {cell.arm} {cell.prompt_tokens} tokens, block {cell.block}"
+    where = f" on {cell.host}" if len({c.host for c in cells}) > 1 else ""
+    return (
+        f"[{number}/{len(cells)}] {cell.arm} {cell.prompt_tokens} tokens, block {cell.block}{where}"
+    )
 
 
 class _Progress:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import asdict
 from pathlib import Path
 
 from kvroad.agent.manifest import MANIFEST
@@ -34,8 +33,10 @@ def judge_again(
         raw = cell_dir(results_dir, cell) / "raw"
         if before is None or not (raw / MANIFEST).exists():
             continue
-        after = {**asdict(judge_raw(raw, tolerances, cell)), **{k: before[k] for k in _KEPT}}
-        if json.loads(json.dumps(after)) != before:
+        # As it would be read back: an outcome and its witnesses as plain objects.
+        judged = json.loads(json.dumps(judge_raw(raw, tolerances, cell), default=vars))
+        after = {**judged, **{k: before[k] for k in _KEPT}}
+        if after != before:
             write_json(cell_dir(results_dir, cell) / "outcome.json", after)
         if after["outcome"] != before["outcome"]:
             say(f"{cell}: {before['outcome']} is now {after['outcome']}: {after['reason']}")

@@ -9,7 +9,7 @@ import itertools
 import json
 import statistics
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from kvroad.engines.nixl import pool_bytes
 from kvroad.kv_layout import pull_layout
 from kvroad.measure import plan_of
 from kvroad.plan import Claim, Plan
-from kvroad.study import Study, is_split
+from kvroad.study import Study, is_split, on_host
 
 __all__ = [
     "SCHEMA",
@@ -66,6 +66,7 @@ def to_run(study: Study, design: Design, results_dir: Path) -> list[dict[str, An
             "launch": launch.id,
             "arm": launch.arm.label,
             "block": launch.block,
+            "host": launch.host,
             "prompt_tokens": [cell.prompt_tokens for cell in cells],
         }
         for launch, cells in missing_launches(study, design, results_dir)
@@ -79,7 +80,9 @@ class Duration:
     Parameters
     ----------
     seconds
-        None where no launch of the study was seen.
+        Until the last host is done; None where no launch of the study was seen.
+    by_host
+        Seconds of each host, which all work at the same time.
     n_seen
         Launches that it is drawn from.
     n_unlike
@@ -92,6 +95,7 @@ class Duration:
     n_seen: int = 0
     n_unlike: int = 0
     between_s: float = 0.0
+    by_host: dict[str, float] = field(default_factory=dict)
 
 
 def duration_of(design: Design, rows: Iterable[dict[str, Any]], results_dir: Path) -> Duration:
@@ -104,12 +108,14 @@ def duration_of(design: Design, rows: Iterable[dict[str, Any]], results_dir: Pat
         like.setdefault((span.arm, span.prompt_tokens), []).append(span.seconds)
     between_s = _between(spans)
     longest = max(span.seconds for span in spans)
-    seconds, n_unlike = 0.0, 0
+    by_host: dict[str, float] = {}
+    n_unlike = 0
     for row in rows:
         seen = like.get((row["arm"], tuple(sorted(row["prompt_tokens"]))))
         n_unlike += seen is None
-        seconds += between_s + (longest if seen is None else statistics.median(seen))
-    return Duration(seconds, len(spans), n_unlike, between_s)
+        seconds = between_s + (longest if seen is None else statistics.median(seen))
+        by_host[row["host"]] = by_host.get(row["host"], 0.0) + seconds
+    return Duration(max(by_host.values(), default=0.0), len(spans), n_unlike, between_s, by_host)
 
 
 @dataclass(frozen=True)
@@ -117,6 +123,7 @@ class _Span:
     """When one launch ran: wall clock of its start and end, seconds of the monotonic clock."""
 
     arm: str
+    host: str
     prompt_tokens: tuple[int, ...]
     run_id: str
     start: datetime
@@ -130,7 +137,7 @@ def _spans(design: Design, results_dir: Path) -> list[_Span]:
         span = _span(launch, results_dir)
         if span is not None:
             found.append(span)
-    return sorted(found, key=lambda span: (span.run_id, span.start))
+    return sorted(found, key=lambda span: (span.run_id, span.host, span.start))
 
 
 def _span(launch: Launch, results_dir: Path) -> _Span | None:
@@ -148,15 +155,15 @@ def _span(launch: Launch, results_dir: Path) -> _Span | None:
         return None
     lengths = tuple(sorted(cell.prompt_tokens for cell in launch.cells))
     run_id = str(outcome.get("run_id"))
-    return _Span(launch.arm.label, lengths, run_id, start, end, seconds)
+    return _Span(launch.arm.label, launch.host, lengths, run_id, start, end, seconds)
 
 
 def _between(spans: list[_Span]) -> float:
-    """Return the median time from the end of a launch to the start of the next of its run."""
+    """Return the median time from the end of a launch to the start of the next there of its run."""
     gaps = [
         (later.start - earlier.end).total_seconds()
         for earlier, later in itertools.pairwise(spans)
-        if earlier.run_id == later.run_id
+        if (earlier.run_id, earlier.host) == (later.run_id, later.host)
     ]
     return max(statistics.median(gaps), 0.0) if gaps else 0.0
 
@@ -194,7 +201,10 @@ def next_plans(
         for launch, cells in [*missing_launches(study, design, results_dir), *everything]:
             first.setdefault(launch.arm.label, (launch, cells))
         chosen = [first[arm] for arm in design.arms]
-    return [(launch, cells, plan_of(study, launch, cells)) for launch, cells in chosen]
+    return [
+        (launch, cells, plan_of(on_host(study, launch.host), launch, cells))
+        for launch, cells in chosen
+    ]
 
 
 def expected(study: Study, launch: Launch, plan: Plan) -> dict[str, Any]:

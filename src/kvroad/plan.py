@@ -7,6 +7,7 @@ agent. A plan is JSON, so that it can be read, reviewed and carried by hand.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 import types
@@ -311,8 +312,13 @@ def first_difference(one: Any, other: Any, where: str = "plan") -> str | None:
     return next(filter(None, (first_difference(a, b, at) for at, a, b in pairs)), None)
 
 
+@functools.cache
+def _hints(cls: Any) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
+
+
 def _build(cls: Any, data: dict[str, Any], where: str) -> Any:
-    hints = typing.get_type_hints(cls)
+    hints = _hints(cls)
     unknown = sorted(set(data) - set(hints))
     if unknown:
         raise PlanError(f"{where}: unknown field {unknown[0]!r}")

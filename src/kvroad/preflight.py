@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,10 +16,21 @@ from kvroad.design import Design, Launch
 from kvroad.engines.nixl import layout_of, pool_bytes, probe_script
 from kvroad.engines.serving import probe_script as serving_script
 from kvroad.errors import UserError
-from kvroad.hosts import Host, HostLost, RunningHost
+from kvroad.hosts import Host, HostLost, RunningHost, open_host
+from kvroad.lost_hosts import note_lost
 from kvroad.study import Study
 
-__all__ = ["OK", "REFUSED", "Finding", "check_host", "findings_of", "refuse", "table_lines"]
+__all__ = [
+    "OK",
+    "REFUSED",
+    "Finding",
+    "check_host",
+    "check_hosts",
+    "check_once",
+    "findings_of",
+    "refuse",
+    "table_lines",
+]
 
 NIXL_PACKAGES = ("nixl-cu13", "nixl-cu12", "nixl")
 OK, WARNING, REFUSED = "ok", "warning", "refused"
@@ -26,6 +39,7 @@ _MEMORY_SHARE = 0.9
 _DISK_BYTES = 500_000_000
 # What a process of the driver or a display holds on an idle GPU.
 _IDLE_MIB = 600
+_CHECKED_AT_ONCE = 8
 
 
 class _Fault(NamedTuple):
@@ -70,6 +84,62 @@ def check_host(
                 say(line)
         refuse(findings, one.label)
     return rows
+
+
+def check_once(
+    study: Study,
+    design: Design,
+    host: RunningHost,
+    results_dir: Path,
+    done: Path,
+    say: Callable[[str], None],
+) -> None:
+    """Check hosts as `check_host` does, unless ``done`` says that it was done already."""
+    if not done.exists():
+        write_json(done, check_host(study, design, host, results_dir, say))
+
+
+def check_hosts(
+    study: Study,
+    design: Design,
+    results_dir: Path,
+    run_id: str,
+    names: Collection[str],
+    say: Callable[[str], None] = print,
+) -> None:
+    """Check the named hosts of a study, all at once.
+
+    Of several hosts those that fail are lost for this run, and the others go on. Nodes of
+    Slurm are checked in the job that has got them.
+
+    Raises
+    ------
+    UserError
+        When a study's one host fails, or all of them do.
+    """
+    todo = [host for host in studies.hosts_of(study) if host.name in names]
+    todo = [host for host in todo if host.connection != "slurm"]
+    if not todo:
+        return
+    if not study.hosts:
+        with closing(open_host(study.host)) as host:
+            check_host(study, design, host, results_dir, say)
+        return
+
+    def check(one: studies.Host) -> str:
+        try:
+            with closing(open_host(one)) as host:
+                check_host(studies.on_host(study, one.name), design, host, results_dir, say)
+        except UserError as error:
+            note_lost(results_dir, run_id, one.name, str(error))
+            say(f"host {one.name} is left out of this run: {error}")
+            return str(error)
+        return ""
+
+    with ThreadPoolExecutor(_CHECKED_AT_ONCE) as pool:
+        errors = list(pool.map(check, todo))
+    if all(errors):
+        raise UserError(f"no host of {study.name} can be used; {todo[0].name}: {errors[0]}")
 
 
 def refuse(findings: list[Finding], label: str) -> None:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from kvroad.errors import UserError
 from kvroad.evidence.counters import phase_edges
+from kvroad.evidence.kv_transfer import NEEDLE
 from kvroad.evidence.nixl import Pull, PullLog, parse_pulls
+from kvroad.evidence.scan import LineScan
 from kvroad.evidence.serving import SERVED_FILES, ServedPhase, folder_of, served_phase
-from kvroad.evidence.ucx import parse_lines
+from kvroad.evidence.ucx import parse_file
 from kvroad.evidence.ucx_records import UcxLog
 from kvroad.evidence.vllm import KvLine, parse_kv_lines
 from kvroad.plan import Claim, PlanError, claim_of
@@ -79,8 +82,12 @@ class Evidence:
 
     def cell_pulls(self) -> Iterator[Pull]:
         """Yield the pulls of the cell."""
-        for log in self.pulls:
-            yield from (p for p in log.pulls if self.cell in (None, p.cell))
+        yield from self._own_pulls
+
+    @cached_property
+    def _own_pulls(self) -> tuple[Pull, ...]:
+        every = (pull for log in self.pulls for pull in log.pulls)
+        return tuple(every) if self.cell is None else tuple(p for p in every if p.cell == self.cell)
 
     def cell_served(self) -> list[ServedPhase]:
         """Return the served phases of the cell."""
@@ -88,6 +95,10 @@ class Evidence:
 
     def payload(self) -> dict[tuple[str, str], int]:
         """Return the bytes that each phase of the cell moved, as NIXL told them."""
+        return dict(self._payload)
+
+    @cached_property
+    def _payload(self) -> dict[tuple[str, str], int]:
         payload: dict[tuple[str, str], int] = {}
         for pull in self.cell_pulls():
             key = (pull.cell, pull.phase)
@@ -137,8 +148,8 @@ def read_raw(raw_dir: Path, cell: str | None = None) -> Evidence:
         raise UserError(f"{path}: not the plan of a raw folder: {error}") from error
     logs, pulls = {}, []
     for log in sorted(raw_dir.glob("*.log")):
-        with log.open(encoding="utf-8", errors="replace", newline="\n") as lines:
-            logs[log.name] = parse_lines(lines, log.name)
+        with log.open("rb") as file:
+            logs[log.name] = parse_file(file, log.name)
     for rows in sorted(raw_dir.glob("pulls-*.jsonl")):
         with rows.open(encoding="utf-8", errors="replace") as lines:
             pulls.append(parse_pulls(lines, rows.name))
@@ -160,12 +171,9 @@ def _served(raw_dir: Path, plan: Mapping[str, Any], claim: Claim) -> dict[str, A
     """Read what serving engines and the load on them left; nothing for a replay."""
     if claim.serving is None:
         return {}
-    texts: dict[str, frozenset[str]] = {}
-    for process in {line.process for line in claim.serving.log_lines}:
-        log = _text(raw_dir / f"{process}.log")
-        wanted = [line for line in claim.serving.log_lines if line.process == process]
-        texts[process] = frozenset(line.text for line in wanted if line.text in log)
-    decode = _text(raw_dir / "decode-0.log")
+    wanted: dict[str, set[str]] = {}
+    for line in claim.serving.log_lines:
+        wanted.setdefault(line.process, set()).add(line.text)
     return {
         "served": tuple(
             phase
@@ -174,9 +182,36 @@ def _served(raw_dir: Path, plan: Mapping[str, Any], claim: Claim) -> dict[str, A
             for phase in [_served_phase(raw_dir, cell["cell"], planned)]
             if phase is not None
         ),
-        "kv_lines": parse_kv_lines(decode.split("\n"), "decode-0.log"),
-        "texts": texts,
+        "kv_lines": _kv_lines(raw_dir / "decode-0.log"),
+        "texts": {p: frozenset(_found(raw_dir / f"{p}.log", texts)) for p, texts in wanted.items()},
     }
+
+
+def _kv_lines(log: Path) -> tuple[KvLine, ...]:
+    """Return what decode says of its transfers, without holding its log."""
+    found: list[KvLine] = []
+    for number, line in _lines_with(log, [NEEDLE]):
+        found += [replace(one, line=number) for one in parse_kv_lines([line], log.name)]
+    return tuple(found)
+
+
+def _found(log: Path, texts: Iterable[str]) -> set[str]:
+    """Return those of the texts that are in a log, which is read until all are found."""
+    missing, found = set(texts), set[str]()
+    for _, line in _lines_with(log, sorted(missing)):
+        found |= {text for text in missing if text in line}
+        missing -= found
+        if not missing:
+            break
+    return found
+
+
+def _lines_with(log: Path, needles: Iterable[str]) -> Iterator[tuple[int, str]]:
+    if not log.is_file():
+        return
+    with log.open("rb") as file:
+        for number, line in LineScan(file, [needle.encode() for needle in needles]):
+            yield number, line.decode("utf-8", errors="replace")
 
 
 def _served_phase(raw_dir: Path, cell: str, planned: Mapping[str, Any]) -> ServedPhase | None:

@@ -13,7 +13,6 @@ from types import TracebackType
 
 from kvroad.errors import UserError
 from kvroad.study import Study
-from kvroad.tracking import is_logged
 
 __all__ = ["drop_stale_marker", "module_digest", "say_to", "step", "tracking_uri"]
 
@@ -90,6 +89,9 @@ def drop_stale_marker(tables: Path, uri: str) -> Path:
     UserError
         When the URI cannot be one of a store.
     """
+    # Measuring jobs use this module too, and need nothing of a store.
+    from kvroad.tracking import is_logged
+
     name = hashlib.sha256(uri.encode()).hexdigest()[:8]
     marker = tables / f"mlflow-{name}.json"
     if marker.exists() and not is_logged(marker, uri):

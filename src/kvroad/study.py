@@ -30,9 +30,12 @@ __all__ = [
     "arm_label",
     "arm_labels",
     "config_keys",
+    "hosts_of",
     "is_split",
+    "on_host",
     "resolved",
     "side_host",
+    "single_hosts",
     "study_slug",
     "ucx_tls_of",
     "variant_settings",
@@ -243,6 +246,7 @@ class Study:
 
     ``prompt_tokens_of`` maps an arm to those of ``prompt_tokens`` that it is measured at, where
     all of them would take too long.
+    ``hosts`` are all of them where there are several; ``host`` is then the first.
     """
 
     name: str
@@ -265,6 +269,7 @@ class Study:
     road: RoadTolerances = field(default_factory=RoadTolerances)
     tracking: Tracking = field(default_factory=Tracking)
     overrides: list[str] = field(default_factory=list)
+    hosts: list[Host] = field(default_factory=list)
 
 
 # Fields of a study whose configuration group, and so their key, has another name.
@@ -277,6 +282,7 @@ def config_keys() -> dict[str, Any]:
     """Return the top-level keys of the configuration and the type of each."""
     hints = get_type_hints(Study)
     hints.pop("overrides")
+    hints.pop("hosts")
     for group, name in FIELD_OF_GROUP.items():
         hints[group] = hints.pop(name)
     return {"study": str, **hints}
@@ -304,6 +310,17 @@ def variant_settings(study: Study, variant: str) -> tuple[Engine, Workload]:
     return engine, replace(study.workload, **chosen.workload)
 
 
+def hosts_of(study: Study) -> list[Host]:
+    """Return the hosts of a study, between which its blocks are dealt out in turn."""
+    return study.hosts or [study.host]
+
+
+def on_host(study: Study, name: str) -> Study:
+    """Return the study as it is on one of its hosts; raises KeyError for an unknown name."""
+    host = {host.name: host for host in hosts_of(study)}[name]
+    return replace(study, host=host, hosts=[])
+
+
 SIDES = ("prefill", "decode")
 
 
@@ -318,6 +335,13 @@ def side_host(host: Host, side: str) -> Host:
         return host
     told = {"name": f"{host.name}-{side}", **_told(host, side)}
     return replace(host, prefill=HostSide(), decode=HostSide(), **told)
+
+
+def single_hosts(host: Host) -> list[Host]:
+    """Return the one host, or the two of its halves in the order of their names."""
+    if not is_split(host):
+        return [host]
+    return sorted((side_host(host, side) for side in SIDES), key=lambda half: half.name)
 
 
 def _told(host: Host, side: str) -> dict[str, Any]:
@@ -342,6 +366,8 @@ def resolved(study: Study) -> dict[str, Any]:
     """Return the study as plain dicts and lists; a password in the tracking URI is masked."""
     plain = asdict(study)
     plain["tracking"]["uri"] = without_password(study.tracking.uri)
+    if not study.hosts:
+        del plain["hosts"]
     return plain
 
 
@@ -360,8 +386,8 @@ HOW_TO_REACH = (
     "lock_timeout_s",
 )
 _CHANGES_NO_RESULT = re.compile(
-    rf"\+*(study=|tracking[.=]|host\.((prefill|decode)\.)?({'|'.join(HOW_TO_REACH)})=|"
-    r"host\.serving[.=])"
+    rf"\+*(study=|tracking[.=]|host\.([\w-]+\.){{0,2}}({'|'.join(HOW_TO_REACH)})=|"
+    r"host\.([\w-]+\.){0,2}serving[.=])"
 )
 
 

@@ -31,6 +31,10 @@ def test_help_has_examples_and_exit_statuses(name: str) -> None:
         (("bundle", "study=smoke"), "-o/--output"),
         (("compare", "aa", "soft_roce", "--metrics"), "expected one argument"),
         (("stop", "study=smok"), "did you mean 'smoke'?"),
+        (
+            ("doctor", "host=[local,ssh]", "host.ssh.address=node1", "launches=4"),
+            "doctor examines one host at a time; these are several: local, ssh",
+        ),
     ],
 )
 def test_words_that_cannot_be_meant_end_in_one_line_and_2(

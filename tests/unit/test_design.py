@@ -186,3 +186,49 @@ def test_arms_may_be_chosen_from_the_matrix() -> None:
     study = make_study(variants=variants, arms=["shm", "tcp+push"])
     assert list(make_design(study).arms) == ["shm", "tcp+push"]
     assert contrast_pairs(study) == [["tcp+push", "shm"]]
+
+
+def on_two_hosts(**changes):
+    hosts = [Host("a", interfaces=["lo"]), Host("b", interfaces=["lo"], env={"X": "1"})]
+    return make_study(host=hosts[0], hosts=hosts, **changes)
+
+
+class TestSeveralHosts:
+    def test_a_block_stays_on_one_host_and_hosts_take_turns(self) -> None:
+        design = make_design(on_two_hosts(launches=8))
+        host_of = {(cell.block, cell.host) for cell in design.cells}
+        assert sorted(host_of) == [(b, "ab"[b % 2]) for b in range(8)]
+
+    @pytest.mark.parametrize("per_launch", ["one", "all"])
+    def test_every_arm_goes_first_equally_often_on_each_host(self, per_launch: str) -> None:
+        study = on_two_hosts(launches=8, engine=Engine(cells_per_launch=per_launch))
+        first: Counter[tuple[str, str]] = Counter()
+        by_round: dict[tuple[int, int], str] = {}
+        for launch in make_design(study).launches:
+            for cell in launch.cells:
+                by_round.setdefault((cell.block, cell.prompt_tokens), launch.arm.label)
+        for (block, _), arm in by_round.items():
+            first["ab"[block % 2], arm] += 1
+        assert len(set(first.values())) == 1
+        assert len(first) == 4
+
+    def test_blocks_of_a_host_are_those_that_it_has_in_a_study_of_its_own(self) -> None:
+        both = on_two_hosts()
+        alone = make_study(host=both.hosts[0])
+        ids = {cell.id for cell in make_design(alone).cells if cell.block % 2 == 0}
+        assert ids == {cell.id for cell in make_design(both).cells if cell.host == "a"}
+
+    def test_each_host_has_its_own_environment(self) -> None:
+        design = make_design(on_two_hosts())
+        told = {launch.host: launch.arm.environment.get("X") for launch in design.launches}
+        assert told == {"a": None, "b": "1"}
+
+    def test_the_analysis_is_told_the_host_of_each_cell(self) -> None:
+        study = on_two_hosts()
+        facts = design_facts(study, make_design(study), "s")
+        assert {(c["block"], c["host"]) for c in facts["cells"]} == {
+            (0, "a"),
+            (1, "b"),
+            (2, "a"),
+            (3, "b"),
+        }

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import io
+import itertools
 import os
 import tracemalloc
 from collections.abc import Iterator
@@ -15,6 +17,7 @@ from kvroad.causes import CAUSES
 from kvroad.doctor import logs
 from kvroad.doctor.deductions import examine_log
 from kvroad.doctor.logs import read_log
+from kvroad.evidence import scan
 from kvroad.evidence.kv_transfer import TransferSum, parse_transfer_line
 
 DATA = REPOSITORY / "tests" / "data"
@@ -200,7 +203,8 @@ def test_logs_as_they_were_rotated_away(tmp_path: Path) -> None:
 
 
 def test_an_endless_line_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logs, "_LINE_CHARACTERS", 1_000)
+    monkeypatch.setattr(logs, "_LINE_BYTES", 1_000)
+    monkeypatch.setattr(scan, "BLOCK_BYTES", 300)
     log = tmp_path / "decode.log"
     table = (SAMPLES / "ucx/nixl_read_1desc.txt").read_text()
     log.write_text(f"{'x' * 5_000}\n{'y' * 999}\n{'z' * 1_000}\n{table}")
@@ -242,12 +246,22 @@ def lines_of(n_tables: int) -> Iterator[str]:
         )
 
 
+class Fed(io.RawIOBase):
+    """A file that is made as it is read."""
+
+    def __init__(self, lines: Iterator[str]) -> None:
+        self.lines = lines
+
+    def read(self, size: int = -1) -> bytes:
+        return "".join(itertools.islice(self.lines, 100)).encode()
+
+
 def test_memory_does_not_grow_with_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logs, "_DRAIN_LINES", 2_000)
     peaks = []
     for n_tables in (800, 3_200):
         tracemalloc.start()
-        reading = logs._read(lines_of(n_tables), "long.log")
+        reading = logs._read(Fed(lines_of(n_tables)), "long.log")
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
         assert len(reading.tables) == 1

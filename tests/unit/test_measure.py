@@ -9,11 +9,13 @@ import pytest
 from studies import TRANSPORTS, make_study
 
 from kvroad.agent.manifest import write_manifest
-from kvroad.cells import cell_dir, outcome_of
+from kvroad.cells import cell_dir, next_attempt, outcome_of
 from kvroad.design import make_design
 from kvroad.hosts import HostLost
-from kvroad.measure import Measurement, measure_launch
+from kvroad.lost_hosts import lost_because
+from kvroad.measure import Measurement, measure_launch, measure_on_host
 from kvroad.plan import Plan, dumps
+from kvroad.study import Host, on_host
 
 ROCE_ON_TCP = Path(__file__).parent.parent / "data/samples/raw"
 
@@ -95,3 +97,67 @@ def test_an_interrupted_launch_leaves_no_outcome(tmp_path: Path) -> None:
     with pytest.raises(HostLost, match="cut off"):
         measure_launch(with_, launch.id, 1)
     assert outcome_of(tmp_path, launch.cells[0].id) is None
+
+
+class TestOneOfSeveralHosts:
+    """A host that fails loses its cells for this run; the next run measures them."""
+
+    @pytest.fixture
+    def with_(self, tmp_path: Path) -> Measurement:
+        hosts = [Host("a", work_dir=str(tmp_path / "file")), Host("b")]
+        study = make_study(host=hosts[0], hosts=hosts, prompt_tokens=[4096])
+        (tmp_path / "file").write_text("no folder")
+        return Measurement(
+            on_host(study, "a"), make_design(study), None, tmp_path, "r", tmp_path, print
+        )
+
+    def of(self, with_: Measurement, host: str) -> list[str]:
+        return [x.id for x in with_.design.launches if x.host == host]
+
+    def test_its_cells_fail_with_the_reason_and_the_job_does_not(self, with_: Measurement) -> None:
+        launch = self.of(with_, "a")[0]
+        receipt = measure_on_host(with_, launch, 1, is_one_of_several=True)
+        assert json.loads(receipt.read_text())["cells"] == {launch: "failed"}
+        outcome = outcome_of(with_.results_dir, launch)
+        assert outcome is not None
+        assert outcome["reason"].startswith("host a failed, its unfinished blocks are lost: host a")
+        assert "work folder" in outcome["reason"]
+        identity = json.loads((cell_dir(with_.results_dir, launch) / "cell.json").read_text())
+        assert identity["identity"]["host"]["name"] == "a"
+
+    def test_it_is_not_asked_again_in_this_run_but_in_the_next(self, with_: Measurement) -> None:
+        first, second, *_ = self.of(with_, "a")
+        measure_on_host(with_, first, 1, is_one_of_several=True)
+        Path(with_.study.host.work_dir or "").unlink()
+        measure_on_host(with_, second, 1, is_one_of_several=True)
+        outcome = outcome_of(with_.results_dir, second)
+        assert outcome is not None
+        assert "work folder" in outcome["reason"]
+        assert lost_because(with_.results_dir, "r", "a") is not None
+        assert lost_because(with_.results_dir, "another run", "a") is None
+        assert lost_because(with_.results_dir, "r", "b") is None
+        assert next_attempt(with_.results_dir, [first], "unproven") == 2
+
+    def test_the_only_host_fails_the_job(self, with_: Measurement) -> None:
+        with pytest.raises(HostLost):
+            measure_on_host(with_, self.of(with_, "a")[0], 1, is_one_of_several=False)
+        assert outcome_of(with_.results_dir, self.of(with_, "a")[0]) is None
+
+
+def test_an_arm_refused_on_one_host_is_launched_on_another(tmp_path: Path) -> None:
+    hosts = [Host("a"), Host("b")]
+    study = make_study(
+        host=hosts[0],
+        hosts=hosts,
+        transports={"roce": TRANSPORTS["roce"]},
+        baseline="roce",
+        prompt_tokens=[4096],
+    )
+    host = RecordedHost(sample("roce"))
+    for launch in make_design(study).launches:
+        with_ = Measurement(
+            on_host(study, launch.host), make_design(study), host, tmp_path, "r", tmp_path, print
+        )
+        measure_launch(with_, launch.id, 1)
+    asked = [plan.launch for plan in host.plans]
+    assert asked == [x.id for x in make_design(study).launches if x.block in (0, 1)]

@@ -4,12 +4,14 @@ import json
 import shutil
 import statistics
 import tarfile
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from commands import REPOSITORY, kvroad
 from studies import make_study
 
+from kvroad import outlook
 from kvroad.cells import write_json
 from kvroad.cli.plan import _commands
 from kvroad.design import make_design
@@ -69,6 +71,34 @@ def test_time_and_cost_from_the_launches_seen(measured: Path) -> None:
     assert time["seconds"] == pytest.approx(statistics.median(others) + time["between_s"])
     assert (time["n_seen"], time["n_unlike"]) == (15, 0)
     assert data["cost"] == pytest.approx(7.2 * time["seconds"] / 3600)
+
+
+def test_several_hosts_work_at_the_same_time_and_each_costs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(REPOSITORY / "conf", tmp_path / "conf")
+    spans = [
+        outlook._Span(arm, host, (tokens,), "run", at, at, 10.0)
+        for at in [datetime(2026, 1, 1, tzinfo=UTC)]
+        for host in ("local", "ssh")
+        for arm in ("shm", "tcp")
+        for tokens in (256, 512)
+    ]
+    monkeypatch.setattr(outlook, "_spans", lambda design, results: spans)
+    words = ["study=smoke", "launches=8", "host=[local,ssh]", "host.ssh.address=node1"]
+    words += ["host.ssh.price_per_hour=7", "host.local.price_per_hour=1"]
+    data = kvroad("plan", *words, "--json", folder=tmp_path).data
+    assert [host["name"] for host in data["hosts"]] == ["local", "ssh"]
+    placed = {(row["host"], row["block"] % 2) for row in data["to_run"]}
+    assert placed == {("local", 0), ("ssh", 1)}
+    # 4 blocks of 2 arms at 2 lengths on each host.
+    assert data["time"]["by_host"] == {"local": 160.0, "ssh": 160.0}
+    assert data["time"]["seconds"] == 160.0
+    assert data["cost"] == pytest.approx((7 + 1) * 160 / 3600)
+    done = kvroad("plan", *words[:-1], folder=tmp_path)
+    assert "on hosts local (local), ssh (ssh), " in done.out
+    assert "cost: unknown, no price_per_hour of host local" in done.out
+    assert "  1 on ssh: " in done.out
 
 
 def test_launches_unlike_any_seen_count_as_the_longest(measured: Path) -> None:

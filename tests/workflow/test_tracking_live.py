@@ -26,8 +26,9 @@ from mlflow.utils.validation import _validate_metric, _validate_param, _validate
 from mlflow_server import free_port, server
 
 from kvroad.errors import UserError
-from kvroad.tracking import is_logged, legal_name, log_study, resolve_target
-from kvroad.tracking.store import KIND_TAG, open_store
+from kvroad.tracking import is_logged, legal_name, log, log_study, resolve_target
+from kvroad.tracking.database import KIND_TAG
+from kvroad.tracking.store import open_store
 
 STARTED = pd.Timestamp("2026-01-02T03:00:00Z")
 LOG_CODE = """
@@ -218,6 +219,11 @@ class TestStudy:
         after = stored(database, view=ViewType.ALL)
         assert {run.info.run_id for run in after} == {run.info.run_id for run in runs}
         assert len(after) == 26
+
+    def test_what_is_there_is_told_without_mlflow(self, project, database, monkeypatch):
+        project.log()
+        monkeypatch.setattr(log, "open_store", lambda *_: pytest.fail("the store was opened"))
+        assert project.log().unchanged == len(project.cells)
 
     def test_cell_run_says_what_was_measured(self, project, database):
         project.log()

@@ -11,6 +11,11 @@ COST_TABLES = [
     "cost_held_out",
     "cost_curves",
 ]
+PYTHON = sys.executable
+MEASURE = Path(workflow.basedir) / "workflow" / "scripts" / "measure_launch.py"
+# A composed study for the jobs; where it is, they know from the environment.
+STUDY_FILE = study_path(RESULTS, os.environ["KVROAD_RUN_ID"], OVERRIDES).absolute()
+os.environ[STUDY_VARIABLE] = str(STUDY_FILE)
 LAUNCHES = {launch.id: launch for launch in DESIGN.launches}
 RECEIPTS = [
     receipt_path(
@@ -22,8 +27,42 @@ RECEIPTS = [
 ]
 
 
+# On a cluster a launch runs on the node where its job lands. Those of a block are compared
+# with each other: they are one job on one node, one after the other, as everywhere else.
+IS_CLUSTER = STUDY.host.connection == "slurm"
+
+
+def slot_of(launch):
+    """Return the resource of which a launch takes all there is."""
+    places = [host.name for host in hosts_of(STUDY)]
+    if IS_CLUSTER:
+        return f"block_slot_{launch.block}"
+    return f"host_slot_{places.index(launch.host)}"
+
+
 # A host carries one launch at a time, whatever --cores says.
-workflow.register_resource("host_slot", 1)
+SLOT_OF = {launch.id: slot_of(launch) for launch in DESIGN.launches}
+SLOTS = sorted(set(SLOT_OF.values()))
+for slot in SLOTS:
+    workflow.register_resource(slot, 1)
+
+
+def takes(slot):
+    """Return how much of a slot a launch takes: all or nothing."""
+    return lambda wildcards: int(SLOT_OF.get(wildcards.launch, slot) == slot)
+
+
+# Prefill and decode on two nodes of one allocation.
+NODES = {"nodes": 2, "tasks": 2} if IS_CLUSTER and is_split(STUDY.host) else {}
+
+
+def block_of(wildcards):
+    """Return the group of jobs that a launch is submitted with."""
+    launch = LAUNCHES.get(wildcards.launch)
+    group = f"block-{launch.block if launch else 'unknown'}"
+    # profiles/slurm speaks of all of them by one name.
+    workflow.parent_groupids[group] = "block"
+    return group
 
 
 wildcard_constraints:
@@ -36,10 +75,12 @@ def cells_of(wildcards):
     return {cell.id: cell.identity for cell in launch.cells} if launch else {}
 
 
+PLACE_OF = {launch_id: place for place, launch_id in enumerate(LAUNCHES)}
+
+
 def planned_priority(wildcards):
     """Earlier launches first; the order is balanced over arms."""
-    place = {launch_id: i for i, launch_id in enumerate(LAUNCHES)}
-    return 1 + len(LAUNCHES) - place.get(wildcards.launch, 0)
+    return 1 + len(LAUNCHES) - PLACE_OF.get(wildcards.launch, 0)
 
 
 try:

@@ -4,11 +4,14 @@ rule measure_launch:
     log:
         RESULTS / "logs" / "launches" / "{launch}-{attempt}.log",
     priority: planned_priority
+    group:
+        block_of if IS_CLUSTER else None
     resources:
-        host_slot=1,
+        **{slot: takes(slot) for slot in SLOTS},
+        **NODES,
     params:
         cells=cells_of,
     message:
         "measuring {wildcards.launch}"
-    script:
-        "../scripts/measure_launch.py"
+    shell:
+        "{PYTHON:q} {MEASURE:q} {wildcards.launch:q} {wildcards.attempt} {log:q}"

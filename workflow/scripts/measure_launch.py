@@ -1,47 +1,39 @@
-"""Measure the cells of one launch that are not proven yet."""
+"""Measure the cells of one launch that are not proven yet: LAUNCH ATTEMPT LOG.
 
-import contextlib
+Started by itself, not as a `script:`, which would import Snakemake in front of every launch.
+"""
+
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from kvroad.compose import compose, snakemake_overrides
 from kvroad.design import make_design
-from kvroad.hosts import open_host
 from kvroad.interrupts import stop_in_order
-from kvroad.measure import Measurement, measure_launch
+from kvroad.measure import Measurement, measure_on_host
 from kvroad.steps import step
+from kvroad.study import on_host
+from kvroad.study_file import STUDY_VARIABLE, read_study
 
 
-def measure(
-    config: dict[str, object],
-    conf_dir: Path,
-    launch: str,
-    attempt: int,
-    say: Callable[[str], None],
-) -> None:
-    """Open the host, run the launch, leave the receipt."""
+def measure(launch: str, attempt: int, say: Callable[[str], None]) -> None:
+    """Open the host of the launch, run it, leave the receipt."""
     stop_in_order()
-    study = compose(snakemake_overrides(config), conf_dir)
-    with contextlib.closing(open_host(study.host)) as host:
-        measurement = Measurement(
-            study=study,
-            design=make_design(study),
-            host=host,
-            results_dir=Path("results"),
-            run_id=os.environ["KVROAD_RUN_ID"],
-            source_dir=conf_dir.parent,
-            say=say,
-        )
-        measure_launch(measurement, launch, attempt)
+    study = read_study(Path(os.environ[STUDY_VARIABLE]))
+    design = make_design(study)
+    measurement = Measurement(
+        study=on_host(study, design.launch(launch).host),
+        design=design,
+        host=None,
+        results_dir=Path("results"),
+        run_id=os.environ["KVROAD_RUN_ID"],
+        source_dir=Path(__file__).resolve().parents[2],
+        say=say,
+    )
+    measure_on_host(measurement, launch, attempt, is_one_of_several=bool(study.hosts))
 
 
 if __name__ == "__main__":
-    with step(snakemake.log[0]) as say:
-        measure(
-            config=snakemake.config,
-            conf_dir=Path(snakemake.scriptdir).resolve().parents[1] / "conf",
-            launch=snakemake.wildcards.launch,
-            attempt=int(snakemake.wildcards.attempt),
-            say=say,
-        )
+    launch, attempt, log = sys.argv[1:]
+    with step(log) as say:
+        measure(launch, int(attempt), say)

@@ -22,6 +22,7 @@ _GPU_FIELDS = "index,name,uuid,driver_version,memory.total,memory.used"
 def host_facts() -> dict[str, Any]:
     """Return the facts of this host; what cannot be read is None, never a guess."""
     return {
+        "node": platform.node(),
         "kernel": platform.release(),
         "machine": platform.machine(),
         "system": _os_name(),

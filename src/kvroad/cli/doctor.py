@@ -188,6 +188,9 @@ def _run_pull(words: Sequence[str], arguments: argparse.Namespace) -> int:
     from kvroad.hosts import open_host
 
     study = _study(words)
+    if study.hosts:
+        names = ", ".join(host.name for host in study.hosts)
+        raise NotUnderstood(f"doctor examines one host at a time; these are several: {names}")
     design = make_design(study)
     say = _silent if arguments.json else _print
     with closing(open_host(study.host)) as host, _folder(arguments.keep) as folder:

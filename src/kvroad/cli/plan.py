@@ -6,7 +6,7 @@ import argparse
 import json
 import math
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -18,6 +18,7 @@ from kvroad.errors import nearest
 from kvroad.evidence.redact import redact_env, redact_text
 from kvroad.outlook import (
     SCHEMA,
+    Duration,
     duration_of,
     expected,
     matrix,
@@ -29,7 +30,7 @@ from kvroad.plan import Plan, Process
 from kvroad.power_outlook import power_of
 from kvroad.publish import ARCHIVE
 from kvroad.saved import SavedStudy
-from kvroad.study import Study, study_slug
+from kvroad.study import Study, hosts_of, study_slug
 from kvroad.tables import metric
 
 __all__ = ["run"]
@@ -63,12 +64,12 @@ def _facts(study: Study, arguments: argparse.Namespace) -> dict[str, Any]:
             "(see kvroad plan --json)"
         ) from error
     power = power_of(study, REPORTS, RESULTS, arguments.spread_from)
-    price = study.host.price_per_hour
-    hours = None if duration.seconds is None else duration.seconds / 3600
+    prices = {host.name: host.price_per_hour for host in hosts_of(study)}
     facts: dict[str, Any] = {
         "schema": SCHEMA,
         "study": study_slug(study),
         "host": {"name": study.host.name, "connection": study.host.connection},
+        "hosts": [{"name": h.name, "connection": h.connection} for h in hosts_of(study)],
         "engine": study.engine.name,
         "model": study.model.name,
         "baseline": study.baseline,
@@ -79,14 +80,26 @@ def _facts(study: Study, arguments: argparse.Namespace) -> dict[str, Any]:
         "to_run": rows,
         "time": asdict(duration),
         "memory": memory(study, design),
-        "price_per_hour": price,
-        "cost": None if price is None or hours is None else price * hours,
+        "price_per_hour": study.host.price_per_hour if len(prices) == 1 else prices,
+        "cost": _cost(prices, duration),
         "arms": [expected(study, launch, plan) for launch, _, plan in plans],
         "power": {"spread_from": power.source, "rows": [_finite(row) for row in power.rows]},
     }
     if arguments.show_commands:
         facts["commands"] = [_commands(*one) for one in plans]
     return facts
+
+
+def _cost(prices: Mapping[str, float | None], duration: Duration) -> float | None:
+    """Return what the time of every host costs; None where a price or the time is not known."""
+    if duration.seconds is None:
+        return None
+    cost = 0.0
+    for host, price in prices.items():
+        if price is None:
+            return None
+        cost += price * duration.by_host.get(host, 0.0) / 3600
+    return cost
 
 
 def _published(study: Study, cells: list[str]) -> dict[str, Any] | None:
@@ -107,9 +120,10 @@ def _finite(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _lines(study: Study, facts: dict[str, Any]) -> Iterator[str]:
-    host = facts["host"]
+    hosts = [f"{host['name']} ({host['connection']})" for host in facts["hosts"]]
     yield (
-        f"{facts['study']}: {facts['engine']} on host {host['name']} ({host['connection']}), "
+        f"{facts['study']}: {facts['engine']} on host{'s' if len(hosts) > 1 else ''} "
+        f"{', '.join(hosts)}, "
         f"{facts['model']}, baseline {facts['baseline']}, every arm launched "
         f"{facts['launches']} times, {facts['cells']} cells"
     )
@@ -154,10 +168,12 @@ def _order_lines(rows: list[dict[str, Any]]) -> Iterator[str]:
         yield "to run: nothing, every cell is settled"
         return
     yield f"to run: {len(rows)} launches, in this order (block: prompt lengths: arms)"
-    blocks: dict[int, list[tuple[str, list[str]]]] = {}
+    blocks: dict[str, list[tuple[str, list[str]]]] = {}
+    is_several = len({row["host"] for row in rows}) > 1
     for row in rows:
         lengths = " ".join(map(str, row["prompt_tokens"]))
-        groups = blocks.setdefault(row["block"], [])
+        name = f"{row['block']} on {row['host']}" if is_several else str(row["block"])
+        groups = blocks.setdefault(name, [])
         if not groups or groups[-1][0] != lengths:
             groups.append((lengths, []))
         groups[-1][1].append(row["arm"])
@@ -181,12 +197,23 @@ def _time_lines(facts: dict[str, Any]) -> Iterator[str]:
         )
         yield (f"time: about {_span(time['seconds'])}, from {time['n_seen']} launches seen{unlike}")
     price = facts["price_per_hour"]
-    if price is None:
+    if isinstance(price, dict):
+        yield from _cost_lines(price, facts["cost"])
+    elif price is None:
         yield "cost: unknown, host.price_per_hour is not set"
     elif facts["cost"] is None:
         yield f"cost: {price:g} for each hour that it takes (host.price_per_hour)"
     else:
         yield f"cost: about {facts['cost']:.2f} at {price:g} per hour (host.price_per_hour)"
+
+
+def _cost_lines(prices: Mapping[str, float | None], cost: float | None) -> Iterator[str]:
+    """Say what several hosts cost together, each while it works."""
+    missing = [host for host, price in prices.items() if price is None]
+    if missing:
+        yield f"cost: unknown, no price_per_hour of host {', '.join(missing)}"
+    elif cost is not None:
+        yield f"cost: about {cost:.2f}, each host while it works (price_per_hour)"
 
 
 def _span(seconds: float) -> str:

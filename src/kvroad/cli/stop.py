@@ -3,28 +3,39 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from contextlib import closing
 
-from kvroad.cli.status import DONE, study_of
-from kvroad.hosts import open_host
+from kvroad.cli.status import DONE, FAILED, study_of
+from kvroad.hosts import Host, HostLost, open_host
 from kvroad.measure import owner_of
+from kvroad.study import hosts_of
 
 __all__ = ["run"]
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """End what a study left running on its hosts."""
+    """End what a study left running on its hosts; one that cannot be reached keeps no other."""
     study = study_of(arguments.overrides)
-    owner = owner_of(study)
-    with closing(open_host(study.host)) as host:
-        for one in host.hosts():
-            ended = 0
-            for event in one.stop(owner):
-                if event["event"] == "busy":
-                    holder = event["holder"]
-                    print(f"{one.label}: {holder.get('owner')} is at work there; left alone")
-                elif event["event"] in ("stopping", "reaped"):
-                    ended += 1
-            what = "1 launch" if ended == 1 else f"{ended or 'no'} launches"
-            print(f"{one.label}: {what} of this study ended")
-    return DONE
+    owner, status = owner_of(study), DONE
+    for told in hosts_of(study):
+        try:
+            with closing(open_host(told)) as host:
+                for one in host.hosts():
+                    _stop_on(one, owner)
+        except HostLost as error:
+            print(f"error: {error}", file=sys.stderr)
+            status = FAILED
+    return status
+
+
+def _stop_on(host: Host, owner: str) -> None:
+    ended = 0
+    for event in host.stop(owner):
+        if event["event"] == "busy":
+            holder = event["holder"]
+            print(f"{host.label}: {holder.get('owner')} is at work there; left alone")
+        elif event["event"] in ("stopping", "reaped"):
+            ended += 1
+    what = "1 launch" if ended == 1 else f"{ended or 'no'} launches"
+    print(f"{host.label}: {what} of this study ended")

@@ -61,10 +61,17 @@ def other_host(first: SavedStudy, other: SavedStudy) -> Iterator[str]:
     for path in ("host.name", "host.gpus"):
         for text in _setting_differences(first, other, [path]):
             yield f"{text}; {hint}"
+    names = [[h["name"] for h in study.settings.get("hosts") or []] for study in (first, other)]
+    if sorted(names[0]) != sorted(names[1]):
+        yield f"hosts differ ({_listed(names[1])} against {_listed(names[0])}); {hint}"
     one, two = first.facts(), other.facts()
     for fact in _HOST_FACTS:
         if fact in one and fact in two and not one[fact] & two[fact]:
             yield f"{fact} differs ({told(two[fact])} against {told(one[fact])}); {hint}"
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names) or "one"
 
 
 def in_flight_differs(first: SavedStudy, other: SavedStudy) -> str:

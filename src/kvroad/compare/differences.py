@@ -99,7 +99,10 @@ def _flat(settings: Mapping[str, Any]) -> dict[str, str]:
         elif value is not None:
             flat[path] = shown(value)
 
-    add("", {k: v for k, v in settings.items() if k not in (*_NOT_TOLD, "host", "model")})
+    apart = ("host", "hosts", "model")
+    add("", {k: v for k, v in settings.items() if k not in (*_NOT_TOLD, *apart)})
     host = {k: v for k, v in (settings.get("host") or {}).items() if k not in _NOT_TOLD_OF_HOST}
     add("host", host)
+    if hosts := settings.get("hosts"):
+        add("hosts", [one["name"] for one in hosts])
     return {k: v for k, v in flat.items() if not k.endswith((".description", "_timeout_s"))}

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import nnls
 from scipy.special import stdtrit
 
 __all__ = ["PARAMETERS", "Fit", "Launches", "Values", "fit_cost", "terms"]
@@ -204,6 +203,9 @@ def _least_squares(relative: Values, sizes: Values, weights: Values) -> Values:
 
 
 def _not_negative(relative: Values, sizes: Values, weights: Values) -> Values:
+    # Half a second to import, and steps that only read the tables use this module too.
+    from scipy.optimize import nnls
+
     root = np.sqrt(weights)[:, None]
     return np.asarray(nnls(root * relative / sizes, root[:, 0])[0] / sizes, dtype=float)
 

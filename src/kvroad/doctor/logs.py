@@ -1,21 +1,23 @@
 """Engine logs of a deployment that kvroad did not start: which road they show, and why.
 
-A log is read line by line and only what differs is kept, so that its length does not matter.
+Only lines that may say something are looked at, and only what differs is kept, so that the
+length of a log does not matter.
 """
 
 from __future__ import annotations
 
 import gzip
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from io import BufferedIOBase
 from pathlib import Path
-from typing import TextIO
 
-from kvroad.causes import CAUSES
+from kvroad.causes import CAUSES, Cause
 from kvroad.diagnose import Diagnosis, diagnosis_of, lost_devices
 from kvroad.errors import UserError
 from kvroad.evidence.kv_transfer import ANSI, NEEDLE, TransferSum, parse_transfer_line
-from kvroad.evidence.ucx import UcxParser
+from kvroad.evidence.scan import ByteSource, LineScan
+from kvroad.evidence.ucx import UCX_NEEDLES, UcxParser
 from kvroad.evidence.ucx_records import (
     Complaint,
     EnvironmentLine,
@@ -30,7 +32,8 @@ __all__ = ["LogReading", "RoadTable", "log_files", "read_log"]
 # Distinct tables and complaints that are kept; a log has a handful.
 _MOST_KEPT = 500
 _DRAIN_LINES = 20_000
-_LINE_CHARACTERS = 2**20
+_LINE_BYTES = 1 << 20
+_NEEDLES = {*UCX_NEEDLES, NEEDLE, *(cause.source or cause.needle for cause in CAUSES)}
 _LOG_NAMES = ("*.log", "*.txt", "*.out", "*.err", "*.gz")
 
 
@@ -171,52 +174,52 @@ def read_log(path: Path, name: str | None = None) -> LogReading:
     """
     try:
         with _open(path) as file:
-            return _read(_lines(file), name or str(path))
+            return _read(file, name or str(path))
     except (OSError, EOFError) as error:
         raise UserError(f"{path}: cannot be read: {_why(error)}") from error
 
 
-def _open(path: Path) -> TextIO:
-    if path.suffix == ".gz":
-        return gzip.open(path, "rt", encoding="utf-8", errors="replace", newline="\n")
-    return path.open(encoding="utf-8", errors="replace", newline="\n")
+def _open(path: Path) -> BufferedIOBase:
+    return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")
 
 
 def _why(error: Exception) -> str:
     return getattr(error, "strerror", None) or str(error)
 
 
-def _lines(file: TextIO) -> Iterator[str]:
-    """Yield lines, an endless one cut short and still one line."""
-    while line := file.readline(_LINE_CHARACTERS):
-        yield line
-        while len(line) == _LINE_CHARACTERS and not line.endswith("\n"):
-            line = file.readline(_LINE_CHARACTERS)
-
-
-def _read(lines: Iterable[str], file: str) -> LogReading:
+def _read(log: ByteSource, file: str) -> LogReading:
     reading, parser = LogReading(file), UcxParser(file)
     kinds: dict[tuple[object, ...], RoadTable] = {}
     found: dict[str, Diagnosis] = {}
-    number = 0
-    for number, line in enumerate(lines, start=1):
-        parser.feed(line)
-        if NEEDLE in line and (transfer := parse_transfer_line(line)):
+    waiting = list(CAUSES)
+    # One that holds another one finds nothing that the shorter does not.
+    needles = [n for n in sorted(_NEEDLES) if not any(m in n for m in _NEEDLES - {n})]
+    scan = LineScan(log, [needle.encode() for needle in needles], longest=_LINE_BYTES)
+    for place, (number, data) in enumerate(scan, start=1):
+        line = data.decode("utf-8", errors="replace")
+        if NEEDLE not in line:
+            parser.feed_at(number, line)
+            _find_causes(Record(file, number, line), waiting, found)
+        elif transfer := parse_transfer_line(line):
             reading.transfers.add(transfer)
-        for cause in CAUSES:
-            if cause.needle in line and cause.name not in found:
-                text = ANSI.sub("", line.rstrip())
-                if match := cause.pattern.search(text):
-                    found[cause.name] = diagnosis_of(cause, match, Record(file, number, text))
-        if number % _DRAIN_LINES == 0:
+        if place % _DRAIN_LINES == 0:
             _take(parser, reading, kinds)
     _take(parser, reading, kinds)
     for table in parser.log().tables:
         _take_table(table, reading, kinds)
-    reading.n_lines = number
+    reading.n_lines = scan.n_lines
     reading.tables = list(kinds.values())
     reading.causes = _causes(reading, found)
     return reading
+
+
+def _find_causes(record: Record, waiting: list[Cause], found: dict[str, Diagnosis]) -> None:
+    """Move the causes that a line shows from those that wait to those that are found."""
+    for cause in [cause for cause in waiting if cause.needle in record.text]:
+        text = ANSI.sub("", record.text.rstrip())
+        if match := cause.pattern.search(text):
+            found[cause.name] = diagnosis_of(cause, match, replace(record, text=text))
+            waiting.remove(cause)
 
 
 def _take(

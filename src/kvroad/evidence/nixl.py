@@ -10,9 +10,6 @@ from typing import Any
 __all__ = ["Problem", "Pull", "PullLog", "parse_pulls"]
 
 WARMUP_PHASE = "warmup"
-_NUMBERS = ("pull", "rank", "in_flight", "descriptors_planned", "bytes_planned")
-_MEASURED = ("descriptors_given", "descriptors_moved", "bytes_moved", "start_mono_ns")
-_TIMES = ("post_us", "xfer_us", "wall_us")
 
 
 @dataclass(frozen=True)
@@ -116,7 +113,8 @@ def _reason(error: Exception) -> str:
 def _pull(row: Mapping[str, Any], file: str, line: int) -> Pull:
     if not isinstance(row, Mapping):
         raise TypeError("no JSON object")
-    verified = row.get("verified")
+    get = row.get
+    verified, error = get("verified"), get("error")
     if verified not in (True, False, None):
         raise ValueError(f"verified is {verified!r}")
     return Pull(
@@ -124,16 +122,28 @@ def _pull(row: Mapping[str, Any], file: str, line: int) -> Pull:
         line,
         cell=str(row["cell"]),
         phase=str(row["phase"]),
+        pull=int(row["pull"]),
+        rank=int(row["rank"]),
         operation=str(row["operation"]),
+        in_flight=int(row["in_flight"]),
+        descriptors_planned=int(row["descriptors_planned"]),
+        descriptors_given=_integer(get("descriptors_given")),
+        descriptors_moved=_integer(get("descriptors_moved")),
+        bytes_planned=int(row["bytes_planned"]),
+        bytes_moved=_integer(get("bytes_moved")),
+        post_us=_number(get("post_us")),
+        xfer_us=_number(get("xfer_us")),
+        wall_us=_number(get("wall_us")),
+        start_mono_ns=_integer(get("start_mono_ns")),
         state=str(row["state"]),
         verified=verified,
-        error=None if row.get("error") is None else str(row["error"]),
-        **{name: int(row[name]) for name in _NUMBERS},
-        **{name: _optional(row, name, int) for name in _MEASURED},
-        **{name: _optional(row, name, float) for name in _TIMES},
+        error=None if error is None else str(error),
     )
 
 
-def _optional(row: Mapping[str, Any], name: str, kind: type[int] | type[float]) -> Any:
-    value = row.get(name)
-    return None if value is None else kind(value)
+def _integer(value: Any) -> int | None:
+    return None if value is None else int(value)
+
+
+def _number(value: Any) -> float | None:
+    return None if value is None else float(value)

@@ -11,7 +11,9 @@ import re
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import BinaryIO
 
+from kvroad.evidence.scan import LineScan
 from kvroad.evidence.ucx_records import (
     Complaint,
     EnvironmentLine,
@@ -24,7 +26,7 @@ from kvroad.evidence.ucx_records import (
     Version,
 )
 
-__all__ = ["UcxParser", "parse_lines", "parse_range", "parse_shares"]
+__all__ = ["UCX_NEEDLES", "UcxParser", "parse_file", "parse_lines", "parse_range", "parse_shares"]
 
 # UCX_LOG_BUFFER: a message holds at most this many characters (measured with UCX 1.23.0).
 MESSAGE_CHARACTERS = 1023
@@ -33,6 +35,11 @@ CONFIG_CHARACTERS = 127
 MAX_COMPLAINTS = 200
 _UNITS = ("", "K", "M", "G", "T", "P", "E")
 LAST_LINES = 5
+
+# What any line of UCX, NIXL or libibverbs has, and few others have.
+_OF_UCX = ("] [", ".c:")
+_OF_OTHERS = ("NIXL_ERR", ".cpp:", ".h:", "libibverbs: ")
+UCX_NEEDLES = (*_OF_UCX, *_OF_OTHERS)
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _PREFIX = re.compile(r"\[\d+\.\d+\] \[([^\[\]]+?):(\d+) *:(\d+) *\] ?(.*)")
@@ -51,6 +58,17 @@ _MEMORY_OPERATION = re.compile(
 )
 _RANGE = re.compile(r"(\d+)([KMGTPE]?)(?:\.\.(?:(inf)|(\d+)([KMGTPE]?)))?")
 _SHARE = re.compile(r"(?:(\d+)% on ?)?(\S*)")
+
+
+def parse_file(file: BinaryIO, name: str) -> UcxLog:
+    """Read a whole log like `parse_lines`, in blocks and without looking at every line."""
+    parser = UcxParser(name)
+    scan = LineScan(file, [needle.encode() for needle in UCX_NEEDLES], LAST_LINES)
+    for number, line in scan:
+        parser.feed_at(number, line.decode("utf-8", errors="replace"))
+    last = [line.decode("utf-8", errors="replace") for line in scan.last]
+    parser.ended(scan.n_lines, last)
+    return parser.log()
 
 
 def parse_lines(lines: Iterable[str], file: str) -> UcxLog:
@@ -149,13 +167,21 @@ class UcxParser:
 
     def feed(self, line: str) -> None:
         """Take the next line of the file, with or without its line end."""
-        self._n_lines += 1
         self._last.append(line)
-        # The three needles are what any line of UCX or NIXL has and few others have.
-        if "] [" in line or ".c:" in line:
+        self.feed_at(self._n_lines + 1, line)
+
+    def feed_at(self, number: int, line: str) -> None:
+        """Take a line by its number; those passed over since the last one say nothing."""
+        self._n_lines = number
+        if any(needle in line for needle in _OF_UCX):
             self._ucx_line(_ANSI.sub("", line.rstrip()) if "\x1b" in line else line.rstrip())
-        elif "NIXL_ERR" in line or ".cpp:" in line or ".h:" in line or "libibverbs: " in line:
+        elif any(needle in line for needle in _OF_OTHERS):
             self._other_line(_ANSI.sub("", line.rstrip()))
+
+    def ended(self, n_lines: int, last: Iterable[str]) -> None:
+        """Take how many lines the file has and which are its last, where most were passed over."""
+        self._n_lines = n_lines
+        self._last.extend(last)
 
     def log(self) -> UcxLog:
         """Return what was read so far; a table still open is given as not complete."""

@@ -1,4 +1,4 @@
-"""Where plans run: this machine, a host over SSH, or two hosts with one half each."""
+"""Where plans run: this machine, a host over SSH, nodes of a Slurm job, one half on each of two."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from kvroad.hosts.host import Host, RunningHost
 from kvroad.hosts.local import LocalMachine
 from kvroad.hosts.machine import HostLost
 from kvroad.hosts.pair import PairedHosts
+from kvroad.hosts.slurm import SlurmNode
 
-__all__ = ["Host", "HostLost", "RunningHost", "build_agent", "open_host", "single_hosts"]
+__all__ = ["Host", "HostLost", "RunningHost", "build_agent", "open_host"]
 
 
 def open_host(host: study.Host) -> RunningHost:
@@ -26,13 +27,6 @@ def open_host(host: study.Host) -> RunningHost:
     return _open(host)
 
 
-def single_hosts(host: study.Host) -> list[study.Host]:
-    """Return the one host of a study, or the two of its halves in the order of their names."""
-    if not study.is_split(host):
-        return [host]
-    return sorted((study.side_host(host, side) for side in study.SIDES), key=lambda h: h.name)
-
-
 def _open(host: study.Host) -> Host:
     if host.connection == "local":
         return Host(host, LocalMachine(host))
@@ -41,6 +35,8 @@ def _open(host: study.Host) -> Host:
         from kvroad.hosts.ssh import SshMachine
 
         return Host(host, SshMachine(host))
+    if host.connection == "slurm":
+        return Host(host, SlurmNode(host))
     raise UserError(
         f"host {host.name} is reached by hand: make a file with 'kvroad bundle', run it there, "
         "and take the folder in with 'kvroad ingest'"

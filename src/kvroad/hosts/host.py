@@ -127,6 +127,8 @@ class Host:
             except HostLost:
                 if not left:
                     raise
+        if not self.machine.has_raw_folder(launch):
+            return  # Fetching has moved it.
         done = self.machine.call(["forget", launch], _CALL_S)
         if done.returncode != OK:
             # What stays there would be taken for the next attempt's.

@@ -33,7 +33,7 @@ class LocalMachine:
         self._python = str(Path(host.python).expanduser()) if host.python else sys.executable
         self._work_dir = Path(host.work_dir or "~/.kvroad").expanduser().absolute()
         # Nodes of a cluster may share the work folder: what belongs to this one is below it.
-        self._node_dir = self._work_dir / platform.node()
+        self._node_dir = self._node_folder()
         self._agent = self._place_agent()
 
     def start(self, words: Sequence[str]) -> _Pipes:
@@ -70,6 +70,9 @@ class LocalMachine:
     def close(self) -> None:
         """Nothing is held."""
 
+    def _node_folder(self) -> Path:
+        return self._work_dir / platform.node()
+
     def _place_agent(self) -> Path:
         data = agent_bytes()
         path = self._work_dir / agent_name(data)
@@ -89,9 +92,9 @@ class LocalMachine:
     def _agent_words(self) -> list[str]:
         return [self._python, str(self._agent), f"--work-dir={self._node_dir}"]
 
-    def _argv(self, words: list[str]) -> list[str]:
+    def _argv(self, words: Sequence[str]) -> list[str]:
         if self._source is None:
-            return words
+            return list(words)
         return ["bash", "-c", shell_script(self._source, shlex.join(words))]
 
     def _call(self, words: list[str], text: str, timeout_s: float) -> Completed:

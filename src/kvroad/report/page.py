@@ -148,7 +148,7 @@ def _key_facts(
     shown_end = end[11:] if end[:10] == start[:10] else end
     rows = [
         ("Roads", f"{proven}; {others}" if others else proven),
-        ("Host", ", ".join(gpus or cpus)),
+        ("Host", f"{_host_names(cells)}{', '.join(gpus or cpus)}"),
         ("Model", design.model),
         ("Engine", design.engine),
         ("NIXL", ", ".join(cells["nixl_version"].dropna().unique())),
@@ -156,6 +156,12 @@ def _key_facts(
         ("Measured", f"{start} to {shown_end} UTC" if times else ""),
     ]
     return [(name, text) for name, text in rows if text]
+
+
+def _host_names(cells: pd.DataFrame) -> str:
+    """Return the names of several hosts, to stand before what they are; empty for one."""
+    names = cells["host"].dropna().unique()
+    return f"{', '.join(names)}: " if len(names) > 1 else ""
 
 
 def _setup(design: Design) -> list[tuple[str, str]]:

@@ -15,6 +15,7 @@ from kvroad.stats.clock import grid_step, half_step, time_of
 from kvroad.stats.drift import is_drifting
 from kvroad.stats.estimates import Estimate, Values, guarded_t, holm, is_uneven, pooled_t, welch
 from kvroad.stats.flags import Flags, find_flags
+from kvroad.stats.hosts import hosts_of, is_host_dependent, listed_hosts, within_hosts
 from kvroad.stats.pairs import Sample, find_sample
 from kvroad.stats.summary import centre
 from kvroad.tables import Design, Metric, margin, metrics_of, statistic_of
@@ -67,6 +68,8 @@ CONTRAST_COLUMNS = [
     "grid",
     "is_quantised",
     "is_uneven",
+    "hosts",
+    "is_host_dependent",
     "withheld",
     "note",
 ]
@@ -116,11 +119,14 @@ def _metric_rows(
     logs = {p: _logs(sample, metric) for p, sample in as_ratio.items()}
     paired = {p: a - b for p, (a, b) in logs.items() if samples[p].is_paired}
     ratios = guarded_t(paired, design.alpha)
-    ratios |= {p: welch(*logs[p], design.alpha) for p in logs.keys() - paired.keys()}
+    ratios |= {p: _unpaired(samples[p], logs[p], design.alpha) for p in logs.keys() - paired.keys()}
     flags = find_flags(as_ratio, metric, design.alpha, is_log=True)
     flags |= find_flags(others, metric, design.alpha, is_log=False)
     if is_uneven(paired):
         flags |= {p: replace(flags[p], is_uneven=True) for p in paired}
+    by_host = {p: (y, hosts_of(samples[p].arm)) for p, y in paired.items()}
+    if is_host_dependent(by_host, design.alpha):
+        flags |= {p: replace(flags[p], by_host=_by_host(*by_host[p])) for p in paired}
     steps = _steps(samples, metric)
     return [
         {"arm": names[0], "baseline": names[1], "prompt_tokens": p}
@@ -147,6 +153,18 @@ def _values(sample: Sample, metric: Metric) -> tuple[Values, Values]:
 def _logs(sample: Sample, metric: Metric) -> tuple[Values, Values]:
     arm, baseline = _values(sample, metric)
     return np.log(arm), np.log(baseline)
+
+
+def _unpaired(sample: Sample, values: tuple[Values, Values], alpha: float) -> Estimate:
+    hosts = hosts_of(sample.arm), hosts_of(sample.baseline)
+    if len({*hosts[0], *hosts[1]}) > 1:
+        return within_hosts(*values, hosts, alpha)
+    return welch(*values, alpha)
+
+
+def _by_host(log_ratios: Values, hosts: list[str]) -> str:
+    means = pd.Series(log_ratios).groupby(hosts).mean()
+    return ", ".join(f"{host} {math.exp(mean):.3g}" for host, mean in means.items())
 
 
 def _no_ratio_because(sample: Sample, metric: Metric) -> str:
@@ -185,7 +203,7 @@ def _difference(sample: Sample, metric: Metric, alpha: float) -> Estimate:
         return Estimate(0)
     if sample.is_paired:
         return pooled_t({0: arm - baseline}, alpha)[0]
-    return welch(arm, baseline, alpha)
+    return _unpaired(sample, (arm, baseline), alpha)
 
 
 def _row(
@@ -235,6 +253,7 @@ def _row(
         "arm_value": centres[0],
         "grid": step,
         "is_quantised": is_quantised,
+        "hosts": listed_hosts(sample.arm),
         "withheld": sample.withheld,
         "note": "; ".join([*sample.notes, *notes, *_flag_notes(row)]),
     }
@@ -309,6 +328,8 @@ def _flag_columns(
         "n_outliers": len(outliers),
         "outliers": ", ".join(outliers),
         "is_uneven": uneven,
+        "is_host_dependent": bool(flags and flags.by_host),
+        "by_host": flags.by_host if flags else "",
     }
 
 
@@ -321,6 +342,8 @@ def _flag_notes(row: Mapping[str, Any]) -> list[str]:
         notes.append(f"launches that stand apart: {row['outliers']}")
     if row["is_uneven"]:
         notes.append("spreads differ between prompt lengths: the wider of two intervals is given")
+    if row["is_host_dependent"]:
+        notes.append(f"the ratio is not the same on every host: {row['by_host']}")
     return notes
 
 

@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 
 from kvroad.stats.drift import fit_drift
 from kvroad.stats.estimates import Estimate, Values
+from kvroad.stats.hosts import hosts_of, level_hosts
 from kvroad.stats.outliers import outlier_limit, robust_z
 from kvroad.stats.pairs import Sample
 from kvroad.tables import Metric
@@ -24,11 +26,13 @@ class Flags:
     """Drift on the tested scale (log ratio or difference), and outlier launches by name.
 
     ``is_uneven``: the spreads of the prompt lengths that were to be pooled are not equal.
+    ``by_host``: the ratio on each host, where they are not the same; else empty.
     """
 
     drift: Estimate
     outliers: tuple[str, ...]
     is_uneven: bool = False
+    by_host: str = ""
 
 
 def find_flags(
@@ -55,11 +59,24 @@ def _flags_of(
     scale = np.log if is_log else np.asarray
     values = [scale(side[metric.name].to_numpy(dtype=float)) for _, side in sides]
     orders = [side["executed_order"].to_numpy(dtype=float, na_value=np.nan) for _, side in sides]
-    drift = fit_drift(list(zip(orders, values, strict=True)), alpha)
+    drift = fit_drift(_per_host(sides, orders, values), alpha)
     return {
         tokens: Flags(drift, names)
         for tokens, names in _outliers(samples, metric, values, alpha, is_log=is_log).items()
     }
+
+
+def _per_host(
+    sides: list[tuple[int, pd.DataFrame]], orders: list[Values], values: list[Values]
+) -> list[tuple[Values, Values]]:
+    """Return order and value of each arm, prompt length and host: each has a level of its own."""
+    groups = []
+    for (_, side), order, value in zip(sides, orders, values, strict=True):
+        hosts = hosts_of(side)
+        for host in dict.fromkeys(hosts):
+            own = [name == host for name in hosts]
+            groups.append((order[own], value[own]))
+    return groups
 
 
 def _outliers(
@@ -78,7 +95,10 @@ def _outliers(
             groups.append(values[arm] - values[baseline])
             owners.append((tokens, (arm, baseline)))
         else:
-            groups += [values[arm], values[baseline]]
+            groups += [
+                level_hosts(values[place], hosts_of(side))
+                for place, side in ((arm, sample.arm), (baseline, sample.baseline))
+            ]
             owners += [(tokens, (arm,)), (tokens, (baseline,))]
     pulls = [s.baseline[metric.pull].mean() for s in samples.values() if len(s.baseline)]
     floor = _FLOOR_SHARE * (1.0 if is_log else float(np.mean(pulls)) if pulls else 0.0)

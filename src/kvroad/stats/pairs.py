@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from kvroad.stats.hosts import hosts_of
 from kvroad.tables import Design
 
 __all__ = ["Sample", "find_sample"]
@@ -39,7 +40,8 @@ class Sample:
     """Launches of the two arms at one prompt length.
 
     When ``is_paired``, rows at the same place are launches of one block; otherwise all
-    proven launches of each arm, and ``notes`` say what kept blocks from being paired.
+    proven launches of each arm on hosts that have both, and ``notes`` say what kept blocks
+    from being paired.
     ``withheld`` names a difference between the arms that neither declares, or is empty.
     """
 
@@ -80,7 +82,21 @@ def find_sample(
         return Sample(left.loc[paired], right.loc[paired], True, tuple(notes))
     if len(left) and len(right):
         notes.append(f"not interleaved: {_listed(reasons) or 'no block has both arms'}")
-    return Sample(left, right, False, tuple(notes))
+    left, right, note = _on_common_hosts(left, right)
+    return Sample(left, right, False, (*notes, *note))
+
+
+def _on_common_hosts(
+    left: pd.DataFrame, right: pd.DataFrame
+) -> tuple[pd.DataFrame, pd.DataFrame, list[str]]:
+    """Return the launches on hosts that have both arms, and what was left out."""
+    mine, theirs = hosts_of(left), hosts_of(right)
+    alone = set(mine) ^ set(theirs)
+    if not alone or not len(left) or not len(right):
+        return left, right, []
+    note = f"left out, since arms are compared within a host: {', '.join(sorted(alone))}"
+    own = [[host not in alone for host in hosts] for hosts in (mine, theirs)]
+    return left[own[0]], right[own[1]], [note]
 
 
 def _listed(reasons: npt.NDArray[np.str_]) -> str:

@@ -66,6 +66,7 @@ _PULL_COLUMNS = [
 ]
 _PLANNED_COLUMNS = ["cell", "launch", "arm", "transport", "variant", "prompt_tokens", "block"]
 _TEXTS = [
+    "host",
     "session",
     "outcome",
     "reason",
@@ -235,6 +236,7 @@ def _cell_row(folder: CellFolder, layout: Mapping[int, Mapping[str, int]]) -> di
         is_default = folder.planned.variant == "blocks"
         planned = layout.get(folder.planned.prompt_tokens, {}) if is_default else {}
     return _plan_row(folder) | {
+        "host": _host(folder),
         "session": _session(folder),
         "outcome": folder.verdict,
         "reason": folder.defect or outcome.get("reason", ""),
@@ -256,6 +258,12 @@ def _cell_row(folder: CellFolder, layout: Mapping[int, Mapping[str, int]]) -> di
         "descriptor_bytes": planned.get("descriptor_bytes"),
         "pull_bytes": planned.get("bytes"),
     }
+
+
+def _host(folder: CellFolder) -> str | None:
+    """Return the host that the cell was measured on, else the one it is planned on."""
+    host = (folder.identity.get("identity") or {}).get("host") or {}
+    return host.get("name") or folder.planned.host or None
 
 
 def _operation(folder: CellFolder) -> str | None:

@@ -25,6 +25,7 @@ class PlannedCell:
     variant: str
     prompt_tokens: int
     block: int
+    host: str = ""
 
 
 @dataclass(frozen=True)
@@ -171,7 +172,8 @@ def margin(margins: Mapping[str, float], metric: Metric) -> float:
 
 
 def _planned_cell(data: Mapping[str, Any]) -> PlannedCell:
-    values = {f.name: data[f.name] for f in fields(PlannedCell)}
+    values = {f.name: data[f.name] for f in fields(PlannedCell) if f.name != "host"}
+    values["host"] = str(data.get("host", ""))
     numbers = {name: int(values[name]) for name in ("prompt_tokens", "block")}
     return PlannedCell(**{**values, **numbers})
 

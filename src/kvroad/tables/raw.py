@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.json as pa_json
 
 from kvroad.errors import UserError
+from kvroad.evidence.scan import LineScan
 from kvroad.evidence.serving import (
     NOT_CHECKED,
     SERVED_FILES,
@@ -167,11 +168,25 @@ def _checked_files(raw: Path) -> dict[str, list[bytes]]:
         is_fact = name == "events.jsonl" or name in _FACTS
         if not (is_log or is_fact or name.startswith("pulls-")):
             continue
-        data = _checked(raw / name, name, entry["sha256"])
         # A serving engine's log is long, and its version line is all that is needed here.
-        wanted = _VERSION_LINE if is_log else b""
-        files[name] = [line for line in data.split(b"\n") if line.strip() and wanted in line]
+        lines, digest = _read(raw / name, _VERSION_LINE if is_log else b"")
+        if digest != entry["sha256"]:
+            raise ValueError(f"{name} has another hash than the manifest says")
+        files[name] = lines
     return files
+
+
+def _read(path: Path, wanted: bytes) -> tuple[list[bytes], str]:
+    """Return the lines that hold ``wanted``, or all that are not blank, and the file's hash."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        if wanted:
+            lines = [line for _, line in LineScan(file, [wanted], see=digest.update)]
+        else:
+            data = file.read()
+            digest.update(data)
+            lines = [line for line in data.split(b"\n") if line.strip()]
+    return lines, digest.hexdigest()
 
 
 def _checked(path: Path, name: str, sha256: str) -> bytes:

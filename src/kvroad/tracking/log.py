@@ -13,8 +13,14 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from kvroad.cells import write_json
+from kvroad.tracking.database import (
+    StoredRun,
+    experiment_in_database,
+    runs_in_database,
+    stored_runs,
+)
 from kvroad.tracking.record import RunRecord
-from kvroad.tracking.store import Store, StoredRun, open_store
+from kvroad.tracking.store import Store, open_store
 from kvroad.tracking.target import resolve_target
 from kvroad.tracking.views import first_tags, view_tags
 
@@ -99,13 +105,19 @@ def log_study(
     target = resolve_target(uri, root)
     records = read_records(design_path, results_dir, tables_dir, report_dir, root)
     name = experiment or records.study
-    with open_store(target, name) as store:
-        store.describe(view_tags(), first_tags(store.experiment_id))
-        counts, summary_run_id = _reconcile(store, records)
+    found = _as_it_should_be(target.database, name, records)
+    if found is not None:
+        experiment_id, summary_run_id = found
+        counts = Counter(unchanged=len(records.cells))
+    else:
+        with open_store(target, name) as store:
+            experiment_id = store.experiment_id
+            store.describe(view_tags(), first_tags(experiment_id))
+            counts, summary_run_id = _reconcile(store, records)
     return LogSummary(
         uri=target.shown,
         experiment=name,
-        experiment_id=store.experiment_id,
+        experiment_id=experiment_id,
         session=records.session,
         summary_run_id=summary_run_id,
         created=counts["created"],
@@ -116,10 +128,53 @@ def log_study(
     )
 
 
-def _reconcile(store: Store, records: StudyRecords) -> tuple[Counter[str], str]:
+def _as_it_should_be(
+    database: Path | None, name: str, records: StudyRecords
+) -> tuple[str, str] | None:
+    """Return the ids of experiment and summary where a SQLite file holds all of it already.
+
+    None where anything is to be written, or cannot be told without MLflow.
+    """
+    experiment = None
+    if database is not None and database.is_file():
+        experiment = experiment_in_database(database, name)
+    if database is None or experiment is None:
+        return None
+    tags, first = view_tags(), first_tags(experiment.experiment_id)
+    if not tags.items() <= experiment.tags.items() or not first.keys() <= experiment.tags.keys():
+        return None
+    runs = runs_in_database(database, experiment.experiment_id)
+    stored = _by_key(stored_runs(runs or [], records.session))
+    parents = stored.pop(("session", records.session), [])
+    if len(parents) != 1 or not _is_settled_parent(parents[0], records.parent):
+        return None
+    cells = [(("cell", cell.key), cell.child_of(parents[0].run_id)) for cell in records.cells]
+    for key, record in [*cells, (("study", records.summary.key), records.summary)]:
+        kept = stored.pop(key, [])
+        if len(kept) != 1 or not _is_as(kept[0], record):
+            return None
+    if any(run.status == "RUNNING" for rest in stored.values() for run in rest):
+        return None
+    return experiment.experiment_id, kept[0].run_id
+
+
+def _by_key(runs: Sequence[StoredRun]) -> dict[tuple[str, str], list[StoredRun]]:
     stored: defaultdict[tuple[str, str], list[StoredRun]] = defaultdict(list)
-    for run in store.find(records.session):
+    for run in runs:
         stored[run.kind, run.key].append(run)
+    return stored
+
+
+def _is_as(run: StoredRun, record: RunRecord) -> bool:
+    return run.content == record.content and run.status == record.status
+
+
+def _is_settled_parent(run: StoredRun, record: RunRecord) -> bool:
+    return run.status == record.status and run.end_ms >= record.end_ms
+
+
+def _reconcile(store: Store, records: StudyRecords) -> tuple[Counter[str], str]:
+    stored = _by_key(store.find(records.session))
     parent_id = _settle_parent(store, records.parent, stored.pop(("session", records.session), []))
     counts: Counter[str] = Counter()
     for cell in records.cells:
@@ -132,9 +187,7 @@ def _reconcile(store: Store, records: StudyRecords) -> tuple[Counter[str], str]:
 
 def _settle(store: Store, record: RunRecord, stored: Sequence[StoredRun]) -> tuple[str, str]:
     """Make one run stand as its record says; return what was done and the run's id."""
-    content = record.content
-    whole = (r for r in stored if r.content == content and r.status == record.status)
-    kept = next(whole, None)
+    kept = next((run for run in stored if _is_as(run, record)), None)
     if kept is not None:
         word, run_id = "unchanged", kept.run_id
     else:
@@ -152,7 +205,7 @@ def _settle_parent(store: Store, record: RunRecord, stored: Sequence[StoredRun])
     if not stored:
         return store.create(record)
     first, *others = stored
-    if first.status != record.status or first.end_ms < record.end_ms:
+    if not _is_settled_parent(first, record):
         store.finish(first.run_id, record.status, max(record.end_ms, first.end_ms))
     for run in others:
         store.delete(run.run_id)

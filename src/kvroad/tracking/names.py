@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import posixpath
 from collections.abc import Iterable
+from functools import lru_cache
 from urllib.parse import quote, unquote
 
 __all__ = [
@@ -27,6 +28,7 @@ TAG_LIMIT = 8000
 _DIGEST = 16
 
 
+@lru_cache(maxsize=4096)
 def legal_name(name: str) -> str:
     """Return a name that MLflow takes for a metric, param or tag; equal names stay equal.
 

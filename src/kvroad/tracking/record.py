@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 from kvroad.evidence.redact import redact_text
@@ -65,7 +66,7 @@ class RunRecord:
 def params(values: Mapping[str, Any]) -> dict[str, str]:
     """Return the present values as MLflow params."""
     return {
-        legal_name(name): clip(redact_text(str(value)), PARAM_LIMIT)
+        legal_name(name): _shown(str(value), PARAM_LIMIT)
         for name, value in values.items()
         if _is_present(value)
     }
@@ -89,10 +90,16 @@ def tags(
     """
     cut = {f"long_name/{digest}": name for digest, name in long_names(metric_names or {}).items()}
     return {
-        legal_name(name): clip(redact_text(str(value)), TAG_LIMIT)
+        legal_name(name): _shown(str(value), TAG_LIMIT)
         for name, value in {**values, **cut}.items()
         if _is_present(value)
     }
+
+
+# Most values are the same in every cell of a study.
+@lru_cache(maxsize=4096)
+def _shown(text: str, limit: int) -> str:
+    return clip(redact_text(text), limit)
 
 
 def _is_present(value: Any) -> bool:

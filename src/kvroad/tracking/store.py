@@ -10,7 +10,6 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from json import JSONDecodeError
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,16 +18,21 @@ from urllib.request import getproxies
 
 from kvroad.errors import UserError
 from kvroad.evidence.redact import redact_text
-from kvroad.tracking.record import KEY_TAGS, RunRecord
+from kvroad.tracking.database import (
+    CONTENT_TAG,
+    KIND_TAG,
+    StoredRun,
+    TaggedRun,
+    runs_in_database,
+    stored_runs,
+)
+from kvroad.tracking.record import RunRecord
 from kvroad.tracking.target import Target
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-__all__ = ["Store", "StoredRun", "file_lock", "open_store"]
-
-KIND_TAG = "kvroad.kind"
-CONTENT_TAG = "kvroad.content"
+__all__ = ["Store", "file_lock", "open_store"]
 
 _LOCK_TIMEOUT_S = 900.0
 _CONNECT_TIMEOUT_S = 5.0
@@ -47,25 +51,15 @@ _UNLESS_SET = {
 }
 
 
-@dataclass(frozen=True)
-class StoredRun:
-    """A run of ours as MLflow holds it."""
-
-    run_id: str
-    kind: str
-    key: str
-    status: str
-    content: str
-    start_ms: int
-    end_ms: int
-
-
 class Store:
     """The calls that logging needs, on one experiment."""
 
-    def __init__(self, client: MlflowClient, experiment_id: str) -> None:
+    def __init__(
+        self, client: MlflowClient, experiment_id: str, database: Path | None = None
+    ) -> None:
         self._client = client
         self._experiment_id = experiment_id
+        self._database = database
 
     @property
     def experiment_id(self) -> str:
@@ -81,6 +75,12 @@ class Store:
 
     def find(self, session: str) -> list[StoredRun]:
         """Return the runs of ours in a session, oldest first, by one search."""
+        found = None
+        if self._database is not None:
+            found = runs_in_database(self._database, self._experiment_id)
+        return stored_runs(self._search(session) if found is None else found, session)
+
+    def _search(self, session: str) -> list[TaggedRun]:
         # A quote in the name cannot be written in MLflow's search language: search wider.
         is_plain = not set(session) & set("'\"`\\%")
         where = f"tags.session = '{session}'" if is_plain else ""
@@ -89,24 +89,12 @@ class Store:
             page = self._client.search_runs(
                 [self._experiment_id], where, max_results=_PAGE, page_token=token
             )
-            runs += [run for run in page if run.data.tags.get("session") == session]
+            for run in page:
+                at = run.info.start_time or 0, run.info.end_time or 0
+                runs.append(TaggedRun(run.info.run_id, run.info.status, *at, run.data.tags))
             token = page.token
             if not token:
-                break
-        stored = [
-            StoredRun(
-                run_id=run.info.run_id,
-                kind=kind,
-                key=run.data.tags.get(KEY_TAGS[kind], ""),
-                status=run.info.status,
-                content=run.data.tags.get(CONTENT_TAG, ""),
-                start_ms=run.info.start_time or 0,
-                end_ms=run.info.end_time or 0,
-            )
-            for run in runs
-            if (kind := run.data.tags.get(KIND_TAG, "")) in KEY_TAGS
-        ]
-        return sorted(stored, key=lambda run: (run.start_ms, run.run_id))
+                return runs
 
     def create(self, record: RunRecord) -> str:
         """Write a run and return its id; its status comes last and says that it is whole."""
@@ -172,7 +160,7 @@ def open_store(target: Target, experiment: str) -> Iterator[Store]:
             _create_database(target)
             _open_database(target)
             client = MlflowClient(target.uri)
-            yield Store(client, _experiment_id(client, target, experiment))
+            yield Store(client, _experiment_id(client, target, experiment), target.database)
     except (
         MlflowException,
         SQLAlchemyError,

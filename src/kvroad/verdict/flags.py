@@ -83,21 +83,29 @@ def order_note(cells: pd.DataFrame, design: Design) -> str:
     ran = cells[cells["executed_order"].notna()].sort_values("executed_order")
     if ran.empty:
         return "No cell was run."
-    has_run = set(ran["cell"])
-    planned = [c.cell for c in design.cells if c.cell in has_run]
-    moved = [a for a, b in zip(ran["cell"], planned, strict=True) if a != b]
-    n = len(planned)
+    n, moved = len(ran), _moved(ran, design)
     if moved:
         text = f"{n - len(moved)} of {n} cells ran in their planned place, {moved[0]} did not"
         repeated = int((ran["attempt"].fillna(1) > 1).sum()) if "attempt" in ran else 0
         text += f" ({repeated} of all are later attempts)" if repeated else ""
     else:
         text = f"All {n} cells that ran did so in the planned order"
-    runs, boots = ran["run_id"].nunique(), ran["boot_id"].nunique()
+    runs, boots, hosts = (ran[c].nunique() for c in ("run_id", "boot_id", "host"))
+    where = "the host" if hosts < 2 else f"{hosts} hosts"
     return (
         f"{text}, in {runs} uninterrupted run{'s' if runs != 1 else ''} on"
-        f" {boots} boot{'s' if boots != 1 else ''} of the host."
+        f" {boots} boot{'s' if boots != 1 else ''} of {where}."
     )
+
+
+def _moved(ran: pd.DataFrame, design: Design) -> list[str]:
+    """Return the cells that did not run in their planned place on their host."""
+    moved = []
+    for _, own in ran.groupby("host", dropna=False, sort=False):
+        has_run = set(own["cell"])
+        planned = [c.cell for c in design.cells if c.cell in has_run]
+        moved += [a for a, b in zip(own["cell"], planned, strict=True) if a != b]
+    return moved
 
 
 def warmup_note(cells: pd.DataFrame) -> str:

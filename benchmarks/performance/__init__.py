@@ -1,0 +1,1 @@
+"""What kvroad itself costs: measured here, written to docs/performance.md and docs/scale.md."""
