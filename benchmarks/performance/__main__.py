@@ -33,7 +33,7 @@ DATA = ROOT / "benchmarks" / "performance" / "measured.json"
 PARTS: dict[str, Callable[[Path], Any]] = {
     "shares": lambda folder: measure_shares(folder, "loopback"),
     # Needs engines: python workflow/envs/cpu_serving.py sets them up.
-    "serving_shares": lambda folder: measure_shares(folder, "cpu_serving"),
+    "serving_shares": lambda folder: measure_shares(folder, "cpu_serving", "launches=2"),
     "imports": measure_imports,
     "parsers": measure_parsers,
     "replay": measure_replay,

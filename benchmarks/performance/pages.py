@@ -63,9 +63,9 @@ def performance_page(data: dict[str, Any]) -> str:
         "```",
         "",
         f"Machine: {machine['cpu']}, {machine['cores']} cores, {machine['memory_gb']} GB, Python"
-        f" {machine['python']}. It had other work to do meanwhile, so that costs are given as CPU"
-        " seconds, or as ratios of what took turns in one run, wherever that is possible; wall"
-        " times are upper bounds.",
+        f" {machine['python']}. Costs are given as CPU seconds, or as ratios of what took turns in"
+        " one run, wherever that is possible; each part tells the load before it. Wall times are"
+        " upper bounds.",
         "",
         "## Targets",
         "",

@@ -20,14 +20,14 @@ __all__ = ["measure_imports", "measure_shares"]
 _HEAVY = ("pandas", "numpy", "scipy", "mlflow", "matplotlib", "seaborn", "pyarrow", "fabric")
 
 
-def measure_shares(folder: Path, study: str) -> dict[str, Any]:
+def measure_shares(folder: Path, study: str, *words: str) -> dict[str, Any]:
     """Run a study for real and divide its wall time, from its first launch to its last job."""
     before, started = load(), time.time()
-    done = snakemake(folder, "all", "--config", f"study={study}")
+    done = snakemake(folder, "all", "--config", f"study={study}", *words)
     ended = time.time()
     jobs = _jobs(folder)
     # The cells of a launch share its files.
-    design = make_design(_study(folder, study))
+    design = make_design(_study(folder, [f"study={study}", *words]))
     launches = [_launch(folder, launch.cells[0].id) for launch in design.launches]
     measuring = [job for job in jobs if job["rule"] == "measure_launch"]
     analysis = [job for job in jobs if job["rule"] != "measure_launch"]
@@ -42,7 +42,7 @@ def measure_shares(folder: Path, study: str) -> dict[str, Any]:
     for job in analysis:
         steps[job["rule"]] += job["end"] - job["start"]
     return {
-        "study": study,
+        "study": " ".join([study, *words]),
         "launches": len(launches),
         "total_s": total,
         "windows_s": windows,
@@ -62,8 +62,8 @@ def measure_shares(folder: Path, study: str) -> dict[str, Any]:
     }
 
 
-def _study(folder: Path, study: str) -> Any:
-    return compose([f"study={study}"], folder / "conf")
+def _study(folder: Path, words: list[str]) -> Any:
+    return compose(words, folder / "conf")
 
 
 def _jobs(folder: Path) -> list[dict[str, Any]]:

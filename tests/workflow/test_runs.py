@@ -219,6 +219,7 @@ def test_an_engine_that_cannot_start_is_refused_with_ucx_own_words(make_checkout
         assert "rc_x" in outcome["quote"] + outcome["reason"]
 
 
+@pytest.mark.slow
 def test_a_comma_an_equals_sign_and_blanks_reach_the_engine_unchanged(make_checkout) -> None:
     checkout = make_checkout()
     value = "a,b=c d%|$(touch hacked)'\"é"

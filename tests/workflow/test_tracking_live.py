@@ -317,6 +317,7 @@ class TestStudy:
 
 
 class TestDamage:
+    @pytest.mark.slow
     def test_killed_logger_is_made_good(self, tmp_path, template, database):
         project = Project(tmp_path, blocks=40).write()
         logger = project.log_apart()
