@@ -166,6 +166,16 @@ def test_commands_of_one_launch_per_arm() -> None:
     assert (missing.status, f"did you mean '{launch}'?" in missing.err) == (2, True)
 
 
+def test_commands_of_serving_engines_say_when_each_is_ready() -> None:
+    done = kvroad("plan", "study=h200_serving", "--show-commands")
+    url = "http://{bind}:{port:prefill-0}/health"
+    told = f"  prefill-0, ready when {url} answers within 300 s (the next one starts 3 s after it)"
+    assert told in done.out
+    assert (
+        "  driver, ready at its event 'ready' within 300 s, ended by the line 'quit':" in done.out
+    )
+
+
 def test_commands_of_any_plan_without_secrets() -> None:
     launch = make_design(make_study()).launches[0]
     process = Process(

@@ -328,12 +328,19 @@ def _command_lines(facts: dict[str, Any]) -> Iterator[str]:
         phases = [f"{p['phase']} of {p['pulls']} pulls" for p in one["phases"]]
         yield f"  phases: {', '.join(phases)}"
         yield ""
-    yield "{python}, {folder}, {bind}, {events} and {port:NAME} are filled in on the host."
+    yield (
+        "{python}, {folder}, {home}, {bind}, {events} and {port:NAME} are filled in on the host;"
+        " {also:NAME} is what its variable NAME holds already."
+    )
 
 
 def _life(process: dict[str, Any]) -> str:
     event = process["ready_event"]
     within = f"within {process['ready_timeout_s']:g} s"
     start = f"ready at its event {event!r} {within}" if event else "ready once started"
+    if url := process["ready_url"]:
+        start = f"ready when {url} answers {within}"
+    if process["next_after_s"] is not None:
+        start += f" (the next one starts {process['next_after_s']:g} s after it)"
     line = process["stop_line"]
     return f"{start}, ended by {f'the line {line!r}' if line else 'TERM'}"
