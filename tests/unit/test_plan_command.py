@@ -147,8 +147,10 @@ def test_memory_is_that_of_the_pools(tmp_path: Path) -> None:
     assert (pools["kind"], pools["is_one_host"]) == ("DRAM", True)
 
 
-def test_published_cells_can_be_taken_in() -> None:
-    done = kvroad("plan", "study=h200_roads")
+def test_published_cells_can_be_taken_in(tmp_path: Path) -> None:
+    for name in ("conf", "reports"):
+        (tmp_path / name).symlink_to(REPOSITORY / name)
+    done = kvroad("plan", "study=h200_roads", folder=tmp_path)
     assert "tar -xJf reports/h200_roads/raw.tar.xz takes them in" in done.out
 
 
