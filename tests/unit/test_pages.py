@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,8 +12,10 @@ from typing import Any
 import pytest
 from docs_commands import REPOSITORY, DocCommand, Shell, make_shell, read_commands
 
+from kvroad.compose import compose
+
 PAGES = (
-    *("README.md", "docs/hosts.md", "docs/mlflow.md", "docs/serving.md"),
+    *("README.md", "docs/cluster.md", "docs/hosts.md", "docs/mlflow.md", "docs/serving.md"),
     "docs/soft_roce.md",
 )
 ALL = sorted(
@@ -48,6 +51,20 @@ def test_every_page_with_commands_is_tried_by_a_test() -> None:
         is_told = any(f'"{page}"' in text for text in texts)
         if read_commands(str(page)) and page.parts[0] in ("docs", "README.md"):
             assert is_told, f"{page} has commands that no test reads"
+
+
+def test_hosts_of_the_page_on_clusters_make_a_study(tmp_path: Path) -> None:
+    text = (REPOSITORY / "docs" / "cluster.md").read_text()
+    host = re.search(r"```yaml\n(.*?)```", text, re.S)
+    command = re.search(r"^uv run snakemake .*host=\[node1,node2\].*$", text, re.M)
+    assert host is not None
+    assert command is not None
+    shutil.copytree(REPOSITORY / "conf", tmp_path / "conf")
+    for name in ("node1", "node2"):
+        (tmp_path / "conf" / "host" / f"{name}.yaml").write_text(host[1].replace("node1", name))
+    words = shlex.split(command[0])
+    study = compose(words[words.index("--config") + 1 :], tmp_path / "conf")
+    assert [one.address for one in study.hosts] == ["node1", "node2"]
 
 
 @pytest.mark.parametrize("page", ALL, ids=str)
