@@ -8,7 +8,7 @@ import pytest
 pytestmark = [pytest.mark.live, pytest.mark.slow]
 
 FOLDER = Path.home() / ".cache" / "kvroad" / "cpu_serving"
-SHORT = ("prompt_tokens=[2048]", "contrasts=null")
+SHORT = ("prompt_tokens=[2048]", "contrasts=null", "launches=2")
 HOST = [
     f"host.serving.{name}={FOLDER / path}"
     for name, path in (
@@ -39,6 +39,11 @@ def test_a_served_model_is_measured_over_shm_and_alone_and_a_false_claim_is_refu
     assert done.returncode == 0, done.stderr[-3000:]
     assert {o["outcome"] for o in outcomes(serving_checkout)} == {"proven"}
     assert {o["seen"] for o in outcomes(serving_checkout)} == {"cma", "none"}
+    checks = {
+        json.loads(path.read_text())["cache_check"].partition(":")[0]
+        for path in serving_checkout.path.glob("results/cells/shm-*/raw/versions.json")
+    }
+    assert checks == {"equal"}
     words = ("study=cpu_serving", *SHORT, "hydra=" + " ".join(["transport=[roce]", *HOST]))
     done = serving_checkout.snakemake("all", "--config", *words)
     assert done.returncode != 0
