@@ -12,6 +12,8 @@ from typing import Protocol
 __all__ = ["ByteSource", "LineScan"]
 
 BLOCK_BYTES = 1 << 20
+# Most logs are short, and memory for a whole block is dear to get for each of them.
+FIRST_BYTES = 1 << 16
 LINE_BYTES = 1 << 20
 
 
@@ -65,7 +67,10 @@ class LineScan:
         """Read the file to its end."""
         begun: list[bytes] = []
         n_begun = 0
-        while chunk := self._file.read(BLOCK_BYTES):
+        size = min(FIRST_BYTES, BLOCK_BYTES)
+        while chunk := self._file.read(size):
+            if len(chunk) == size:
+                size = BLOCK_BYTES
             if self._see is not None:
                 self._see(chunk)
             # Of an endless line only the end is looked for.
