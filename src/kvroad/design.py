@@ -27,6 +27,7 @@ from kvroad.study import (
     arm_labels,
     hosts_of,
     is_split,
+    lengths_of,
     on_host,
     side_host,
     variant_settings,
@@ -281,7 +282,7 @@ def _block(
                 arms[label],
                 common[label],
                 block,
-                [n for n in lengths if _is_asked(study, label, n)],
+                [n for n in lengths if n in lengths_of(study, label)],
             )
             for label in row
         ]
@@ -289,14 +290,10 @@ def _block(
     for length in lengths:
         # The row depends on the length, so that each length sees every row in turn.
         row = order[(first_row + study.prompt_tokens.index(length)) % len(order)]
-        asked = [label for label in row if _is_asked(study, label, length)]
+        asked = [label for label in row if length in lengths_of(study, label)]
         cells = [(arms[label], _cell(arms[label], common[label], block, length)) for label in asked]
         launches += [Launch(cell.id, arm, block, [cell]) for arm, cell in cells]
     return launches
-
-
-def _is_asked(study: Study, label: str, length: int) -> bool:
-    return length in study.prompt_tokens_of.get(label, study.prompt_tokens)
 
 
 def design_facts(study: Study, design: Design, slug: str) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from kvroad.engines.nixl import pool_bytes
 from kvroad.kv_layout import pull_layout
 from kvroad.measure import plan_of
 from kvroad.plan import Claim, Plan
-from kvroad.study import Study, is_split, on_host
+from kvroad.study import Study, is_split, lengths_of, on_host
 
 __all__ = [
     "SCHEMA",
@@ -212,7 +212,7 @@ def expected(study: Study, launch: Launch, plan: Plan) -> dict[str, Any]:
     claim, arm = plan.claim, launch.arm
     layouts = {
         tokens: pull_layout(study.model, arm.engine, arm.workload, tokens)
-        for tokens in study.prompt_tokens_of.get(arm.label, study.prompt_tokens)
+        for tokens in lengths_of(study, arm.label)
     }
     return {
         "arm": arm.label,
@@ -268,9 +268,7 @@ def _witnesses(claim: Claim) -> list[dict[str, str]]:
 
 def n_comparisons(study: Study) -> int:
     """Return how many comparisons of a metric Holm's correction is over."""
-    asked = {arm: set(lengths) for arm, lengths in study.prompt_tokens_of.items()}
-    everything = set(study.prompt_tokens)
     return sum(
-        len(asked.get(arm, everything) & asked.get(baseline, everything))
+        len({*lengths_of(study, arm)} & {*lengths_of(study, baseline)})
         for arm, baseline in contrast_pairs(study)
     )

@@ -32,6 +32,7 @@ __all__ = [
     "config_keys",
     "hosts_of",
     "is_split",
+    "lengths_of",
     "on_host",
     "resolved",
     "side_host",
@@ -297,6 +298,11 @@ def arm_labels(study: Study) -> list[str]:
     """Return the labels of all arms: every transport in every variant, in the order asked for."""
     labels = [arm_label(t, v) for v in study.variants for t in study.transports]
     return labels if study.arms is None else [arm for arm in labels if arm in study.arms]
+
+
+def lengths_of(study: Study, arm: str) -> list[int]:
+    """Return the prompt lengths that an arm is measured at."""
+    return study.prompt_tokens_of.get(arm, study.prompt_tokens)
 
 
 def variant_settings(study: Study, variant: str) -> tuple[Engine, Workload]:

@@ -92,8 +92,8 @@ def connector() -> type[Connector]:
     return wrapped
 
 
-def move(connector: type[Connector], source: Tensor, target: Tensor) -> None:
-    """Let prefill hand over blocks 4 and 1, and decode pull them into 0 and 5."""
+def move(connector: type[Connector], source: Tensor, target: Tensor) -> Connector:
+    """Let prefill hand over blocks 4 and 1, and decode pull them into 0 and 5; return decode."""
     scheduler = connector("kv_producer", is_worker=False)
     assert scheduler.request_finished("r", [4, 1]) == (True, {"remote_block_ids": ([4, 1],)})
     prefill, decode = (connector(f"kv_{r}", is_worker=True) for r in ("producer", "consumer"))
@@ -105,6 +105,7 @@ def move(connector: type[Connector], source: Tensor, target: Tensor) -> None:
     prefill.done, decode.done = ({"r"}, set()), (set(), {"d"})
     assert decode.get_finished(set()) == (set(), {"d"})
     assert prefill.get_finished(set()) == ({"r"}, set())
+    return decode
 
 
 def test_equal_blocks_are_found_equal(connector: type[Connector], tmp_path: Path) -> None:
@@ -126,12 +127,13 @@ def test_one_wrong_value_fails_the_launch(connector: type[Connector], tmp_path: 
 def test_only_the_first_request_is_digested(connector: type[Connector], tmp_path: Path) -> None:
     source, target = cache(1), cache(2)
     target.array[:, [0, 5]] = source.array[:, [4, 1]]
-    move(connector, source, target)
+    decode = move(connector, source, target)
     first = (tmp_path / "decode.0.json").read_text()
-    worker = connector("kv_consumer", is_worker=True)
-    worker._kvroad_is_done = True  # type: ignore[attr-defined]
-    worker.done = (set(), {"d"})
-    worker.get_finished(set())
+    target.array[:, 3] += 1
+    decode._connector_metadata.reqs_to_recv = {"e": SimpleNamespace(local_block_ids=([3],))}
+    decode.start_load_kv("context")
+    decode.done = (set(), {"e"})
+    decode.get_finished(set())
     assert (tmp_path / "decode.0.json").read_text() == first
 
 

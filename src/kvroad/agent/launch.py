@@ -132,19 +132,15 @@ class Launch:
 
         Or so many seconds after it, where the plan says so: then both get ready side by side.
         """
-        early: list[tuple[Process, str]] = []
+        waiting: list[tuple[Process, str]] = []
         for spec in self.plan.processes:
-            url = self._start(spec)
-            if spec.next_after_s is not None:
-                early.append((spec, url))
+            waiting.append((spec, self._start(spec)))
+            if spec.next_after_s is not None and spec is not self.plan.processes[-1]:
                 self._pause(spec, spec.next_after_s)
                 continue
-            for waiting in (*early, (spec, url)):
-                self._await_ready(*waiting)
-            early.clear()
+            while waiting:
+                self._await_ready(*waiting.pop(0))
             self.ledger.note(os.getpid())
-        for waiting in early:
-            self._await_ready(*waiting)
 
     def _pause(self, spec: Process, seconds: float) -> None:
         deadline = time.monotonic() + seconds

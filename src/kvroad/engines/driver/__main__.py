@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import os
 import sys
@@ -14,7 +13,7 @@ from typing import Any
 from . import proxy
 from .cache import check_cache
 from .client import Failed, ask, get, random_prompt, send_all
-from .load import Phase, Tool, run_tool
+from .load import Phase, Tool, hash_of, run_tool
 from .metrics import BYTES, TRANSFERS, Engines, total
 
 __all__ = ["main"]
@@ -135,8 +134,7 @@ class Driver:
         with open(folder / "requests.jsonl", "w", encoding="utf-8") as rows:
             for number, answer in enumerate(answers):
                 rows.write(json.dumps(answer.as_row(number)) + "\n")
-        digest = hashlib.sha256(json.dumps(prompts).encode()).hexdigest()
-        return {"tool": "kvroad", "returncode": 0, "prompts_sha256": digest}
+        return {"tool": "kvroad", "returncode": 0, "prompts_sha256": hash_of(prompts)}
 
 
 def _why_no_transfer(before: str, after: str) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 from .client import Failed
 
-__all__ = ["Phase", "Tool", "run_tool"]
+__all__ = ["Phase", "Tool", "hash_of", "run_tool"]
 
 _LAST_LINES = 4
 # What an engine needs to stay off the network keeps aiperf from a tokenizer folder.
@@ -147,9 +147,13 @@ def _prompts(folder: Path) -> dict[str, Any]:
         prompts = [payload["prompt"] for session in data for payload in session["payloads"]]
     except (OSError, ValueError, KeyError, TypeError):
         return {"prompts_sha256": None}
-    digest = hashlib.sha256(json.dumps(prompts).encode()).hexdigest()
     path.unlink()
-    return {"prompts_sha256": digest, "n_prompts": len(prompts)}
+    return {"prompts_sha256": hash_of(prompts), "n_prompts": len(prompts)}
+
+
+def hash_of(prompts: list[Any]) -> str:
+    """Return the SHA-256 of all prompts of a phase, in their order."""
+    return hashlib.sha256(json.dumps(prompts).encode()).hexdigest()
 
 
 def _last(path: Path) -> str:
