@@ -8,15 +8,18 @@ from pathlib import Path
 
 from snakemake.utils import min_version
 
-from kvroad.cells import next_attempt, receipt_path
-from kvroad.compose import check_command_line, compose, snakemake_overrides
-from kvroad.design import design_facts, make_design
+from kvroad.results import next_attempt, receipt_path
+from kvroad.study.snakemake_words import check_command_line, snakemake_overrides
+from kvroad.study.compose import compose
+from kvroad.study.design import design_facts, make_design
 from kvroad.errors import UserError
-from kvroad.interrupts import forward_to_jobs, name_runner
-from kvroad.preflight import check_hosts
-from kvroad.steps import drop_stale_marker, module_digest, tracking_uri
-from kvroad.study import hosts_of, is_split, resolved, study_slug
-from kvroad.study_file import STUDY_VARIABLE, study_path, write_study
+from kvroad.measure.interrupts import forward_to_jobs, name_runner
+from kvroad.measure.preflight import check_hosts
+from kvroad.publish.tracking.marker import drop_stale_marker, tracking_uri
+from kvroad.step import module_digest
+from kvroad.study.sides import hosts_of, is_split
+from kvroad.study.name import resolved, study_slug
+from kvroad.study.file import STUDY_VARIABLE, study_path, write_study
 
 min_version("9.27")
 

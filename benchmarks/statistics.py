@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from kvroad.simulate import (
+from benchmarks.simulate import (
     DRIFT,
     NOISES,
     PROMPTS,
@@ -23,9 +23,9 @@ from kvroad.simulate import (
     Scenario,
     simulate,
 )
-from kvroad.simulate_costs import COSTS, CUTS, PULL_BYTES, simulate_fits
-from kvroad.stats.power import chance_of_difference, chance_of_same
-from kvroad.tables import write_text
+from benchmarks.simulate_costs import COSTS, CUTS, PULL_BYTES, simulate_fits
+from kvroad.analysis.stats.power import chance_of_difference, chance_of_same
+from kvroad.analysis.tables import write_text
 
 RATIOS = (1.0, 1.03, 1.15)
 LAUNCHES = (4, 6, 8, 10)
@@ -180,7 +180,8 @@ def _power_lines(two: pd.DataFrame) -> list[str]:
         "Difference found: p after Holm below 5 %, and the interval leaves out 1. The word *same"
         f" within {100 * MARGIN:g} %* goes first: where the whole interval lies inside the margin"
         " a difference, though found, is one that was declared not to matter. Promised: what"
-        " `kvroad.stats.power` says before the run; for a difference that is the least, since"
+        " `kvroad.analysis.stats.power` says before the run; for a difference that is the least,"
+        " since"
         " Holm's correction is taken at its worst.",
         "",
         *_table([*head, "*faster* or *slower*", "*same*", "promised"], rows),

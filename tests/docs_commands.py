@@ -30,7 +30,7 @@ from pathlib import Path
 
 from kvroad.cli.parser import parse
 from kvroad.cli.status import study_of
-from kvroad.command_line import check_command_line, snakemake_overrides
+from kvroad.study.snakemake_words import check_command_line, snakemake_overrides
 
 REPOSITORY = Path(__file__).parent.parent
 _FENCE = re.compile(r"^ *(```+|~~~+) *(\w*) *$")

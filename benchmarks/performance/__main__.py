@@ -27,12 +27,12 @@ from benchmarks.performance.parsers import measure_parsers
 from benchmarks.performance.replay import measure_replay
 from benchmarks.performance.shares import measure_imports, measure_shares
 from benchmarks.performance.synthetic import measure_templates
-from kvroad.tables import write_text
+from kvroad.analysis.tables import write_text
 
 DATA = ROOT / "benchmarks" / "performance" / "measured.json"
 PARTS: dict[str, Callable[[Path], Any]] = {
     "shares": lambda folder: measure_shares(folder, "loopback"),
-    # Needs engines: python workflow/envs/cpu_serving.py sets them up.
+    # Needs engines: python tools/cpu_serving.py sets them up.
     "serving_shares": lambda folder: measure_shares(folder, "cpu_serving", "launches=2"),
     "imports": measure_imports,
     "parsers": measure_parsers,

@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks.performance.checkout import cost_of, load, snakemake
 from benchmarks.performance.synthetic import design_of, lay_down, words_of
-from kvroad.study import study_slug
+from kvroad.study.name import study_slug
 
 __all__ = ["SIZES", "measure_analysis", "measure_nothing_to_do", "measure_tracking"]
 

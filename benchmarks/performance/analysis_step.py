@@ -14,32 +14,32 @@ def main(step: str, slug: str) -> None:
     plan = tables / "design.json"
     cells = tables / "cells.parquet"
     if step == "tabulate_cells":
-        from kvroad import tables as module
-        from kvroad.outcomes import judge_again
-        from kvroad.study import RoadTolerances
+        from kvroad.analysis import tables as module
+        from kvroad.proof.judge_again import judge_again
+        from kvroad.study.fields import RoadTolerances
 
         planned = [cell["cell"] for cell in json.loads(plan.read_text())["cells"]]
         judge_again(planned, Path("results"), RoadTolerances(), print)
         module.build(design_path=plan, results_dir=Path("results"), out_dir=tables)
     elif step == "contrast_arms":
-        from kvroad import stats
+        from kvroad.analysis import stats
 
         stats.build(cells_parquet=cells, design_path=plan, out_dir=tables)
     elif step == "fit_cost_model":
-        from kvroad import cost_model
+        from kvroad.analysis import cost_model
 
         cost_model.build(cells_parquet=cells, design_path=plan, out_dir=tables)
     elif step == "judge_verdict":
-        from kvroad import verdict
+        from kvroad.analysis import verdict
 
         contrasts = tables / "contrasts.parquet"
         verdict.build(contrasts, cells, plan, report)
     elif step == "judge_claims":
-        from kvroad.verdict import claims
+        from kvroad.analysis.verdict import claims
 
         claims.build(report / "verdict.parquet", cells, tables, plan, report)
     elif step == "plot_figures":
-        from kvroad import figures
+        from kvroad.publish import figures
 
         summary = tables / "launch_summary.parquet"
         figures.build(
@@ -52,7 +52,7 @@ def main(step: str, slug: str) -> None:
             manifest=tables / "figures.json",
         )
     elif step == "write_report":
-        from kvroad import report as module
+        from kvroad.publish import page as module
 
         module.build(
             design_path=plan,
@@ -73,7 +73,7 @@ def main(step: str, slug: str) -> None:
 
 
 def _log(plan: Path, tables: Path, report: Path) -> None:
-    from kvroad.tracking import log_study
+    from kvroad.publish.tracking import log_study
 
     done = log_study(plan, Path("results"), tables, report, "sqlite:///bench.db", "bench")
     with sqlite3.connect("bench.db") as database:

@@ -78,15 +78,15 @@ def _reader(what: str, log: Path) -> Callable[[], object]:
 
         return lambda: parse_file(log.open("rb"), log.name)
     if what == "serving":
-        from kvroad.raw_folder import _found, _kv_lines
+        from kvroad.proof.raw import _found, _kv_lines
 
         return lambda: (_kv_lines(log), _found(log, ["no line has this", "nor this"]))
     if what == "doctor":
-        from kvroad.doctor.logs import read_log
+        from kvroad.proof.engine_logs import read_log
 
         return lambda: read_log(log)
     from kvroad.agent.manifest import write_manifest
-    from kvroad.tables.raw import _checked_files, _ucx_versions
+    from kvroad.analysis.tables.cell_folder import _checked_files, _ucx_versions
 
     write_manifest(log.parent)
     return lambda: _ucx_versions(_checked_files(log.parent))

@@ -12,11 +12,11 @@ from statistics import median
 from typing import Any
 
 from benchmarks.performance.checkout import load
-from kvroad.compose import compose
-from kvroad.design import make_design
 from kvroad.engines.nixl import replay_plan
 from kvroad.hosts import open_host
 from kvroad.plan import File, Phase, Plan
+from kvroad.study.compose import compose
+from kvroad.study.design import make_design
 
 __all__ = ["CASES", "measure_replay"]
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.performance.checkout import cost_of, load, snakemake
-from kvroad.compose import compose
-from kvroad.design import make_design
+from kvroad.study.compose import compose
+from kvroad.study.design import make_design
 
 __all__ = ["measure_imports", "measure_shares"]
 

@@ -12,10 +12,11 @@ from typing import Any
 
 from benchmarks.performance.checkout import snakemake
 from kvroad.agent.manifest import MANIFEST, write_manifest
-from kvroad.cells import cell_dir, receipt_path, write_json
-from kvroad.compose import compose
-from kvroad.design import Cell, Design, Launch, make_design
-from kvroad.study import Study
+from kvroad.files import write_json
+from kvroad.results import cell_dir, receipt_path
+from kvroad.study.compose import compose
+from kvroad.study.design import Cell, Design, Launch, make_design
+from kvroad.study.fields import Study
 
 __all__ = ["LENGTHS", "design_of", "lay_down", "measure_templates", "words_of"]
 

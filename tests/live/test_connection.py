@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from sshd import Sshd, free_port, keygen
 
-from kvroad import study
 from kvroad.errors import UserError
-from kvroad.hosts import Host, HostLost
+from kvroad.hosts import AgentHost, HostLost
 from kvroad.hosts.ssh import SshMachine
+from kvroad.study import fields as study
 
 pytestmark = pytest.mark.live
 
@@ -47,7 +47,7 @@ def spec(sshd: Sshd | None = None, **changes: object) -> study.Host:
 def facts_of(host: study.Host) -> dict[str, object]:
     machine = SshMachine(host)
     try:
-        return Host(host, machine).facts()
+        return AgentHost(host, machine).facts()
     finally:
         machine.close()
 
@@ -238,7 +238,7 @@ def test_a_work_folder_that_cannot_be_made_is_told(sshd: Sshd, home: Path) -> No
 def test_what_a_probe_printed_counts_though_its_process_crashed(sshd: Sshd, home: Path) -> None:
     sshd.account.use_in(home, "node1", sshd.port)
     machine = SshMachine(spec(sshd))
-    host = Host(machine._host, machine)
+    host = AgentHost(machine._host, machine)
     end = "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"
     try:
         assert host.probe(f"print('{{\"a\": 1}}', flush=True); {end}") == {"a": 1}
@@ -255,7 +255,7 @@ def test_the_source_file_is_read_first(sshd: Sshd, home: Path, tmp_path: Path) -
     machine = SshMachine(spec(sshd, source=str(source)))
     script = "import os, json; print(json.dumps({'value': os.environ['KVROAD_TEST_SOURCE']}))"
     try:
-        assert Host(machine._host, machine).probe(script) == {"value": "a b"}
+        assert AgentHost(machine._host, machine).probe(script) == {"value": "a b"}
     finally:
         machine.close()
     assert "host.source cannot be read" in refusal(spec(sshd, source="/no/such file"))
@@ -277,7 +277,7 @@ def test_a_frozen_session_is_noticed_by_every_step(home: Path, make_sshd) -> Non
     sshd.account.use_in(home, "node1", sshd.port)
     host = spec(sshd, connect_timeout_s=2.0, lease_s=3.0)
     machine = SshMachine(host)
-    Host(host, machine).facts()
+    AgentHost(host, machine).facts()
     frozen = sshd.sessions()
     for pid in frozen:
         os.kill(pid, 19)

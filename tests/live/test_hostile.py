@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from sshd import Sshd
 
-from kvroad import study
-from kvroad.checks import validate
-from kvroad.compose import compose
 from kvroad.errors import UserError
-from kvroad.hosts import Host, build_agent
+from kvroad.hosts import AgentHost, build_agent
 from kvroad.hosts.local import LocalMachine
 from kvroad.hosts.machine import Machine
 from kvroad.hosts.ssh import SshMachine
+from kvroad.study import fields as study
+from kvroad.study.checks import validate
+from kvroad.study.compose import compose
 
 pytestmark = pytest.mark.live
 
@@ -60,12 +60,12 @@ def machine_of(request: pytest.FixtureRequest, sshd: Sshd, tmp_path: Path, monke
     sshd.account.use_in(home, "node1", sshd.port)
     opened: list[Machine] = []
 
-    def make(**fields: object) -> Host:
+    def make(**fields: object) -> AgentHost:
         given = {"python": sys.executable, "work_dir": str(tmp_path / "work"), **fields}
         host = study.Host("h", connection=request.param, address="node1", **given)  # type: ignore[arg-type]
         machine = SshMachine(host) if request.param == "ssh" else LocalMachine(host)
         opened.append(machine)
-        return Host(host, machine)
+        return AgentHost(host, machine)
 
     yield make
     for machine in opened:

@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 from sshd import Sshd
 
-from kvroad import study
 from kvroad.agent.manifest import check_manifest
-from kvroad.design import make_design
 from kvroad.engines.nixl import replay_plan
 from kvroad.errors import UserError
 from kvroad.hosts import open_host
-from kvroad.hosts.host import one_line
+from kvroad.hosts.agent_host import one_line
 from kvroad.hosts.pair import PairedHosts
 from kvroad.plan import Plan
-from kvroad.road import judge_raw
-from kvroad.study import Claims, Engine, HostSide, Model, Study, Transport, Variant, Workload
+from kvroad.proof.judge import judge_raw
+from kvroad.study import fields as study
+from kvroad.study.design import make_design
+from kvroad.study.fields import Claims, Engine, HostSide, Model, Study, Transport, Variant, Workload
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
 MODEL = Model("m", 8, num_attention_heads=16, num_key_value_heads=16, head_dim=128)

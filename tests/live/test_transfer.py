@@ -9,10 +9,10 @@ import pytest
 from proxy import Proxy
 from sshd import Sshd
 
-from kvroad import study
 from kvroad.agent.manifest import check_manifest, write_manifest
 from kvroad.hosts import HostLost
 from kvroad.hosts.ssh import SshMachine
+from kvroad.study import fields as study
 
 pytestmark = pytest.mark.live
 BIG = 3 << 20

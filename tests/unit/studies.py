@@ -1,6 +1,6 @@
 """Small typed studies for tests that need no configuration files."""
 
-from kvroad.study import Claims, Engine, Host, Model, Study, Transport, Variant, Workload
+from kvroad.study.fields import Claims, Engine, Host, Model, Study, Transport, Variant, Workload
 
 GEMMA = Model(
     name="gemma-4-31b-it",

@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from kvroad.tables import METRICS, Design, PlannedCell, parse_design
+from kvroad.analysis.tables import METRICS, Design, PlannedCell, parse_design
 
 DESCRIPTORS = {4096: 2340, 8192: 2980, 16384: 4260}
 DESCRIPTOR_BYTES = 131072

@@ -3,14 +3,14 @@ from pathlib import Path
 
 import pytest
 
-from kvroad.cells import (
+from kvroad.files import write_json
+from kvroad.results import (
     attempt_of,
     cell_dir,
     keep_attempt,
     next_attempt,
     outcome_of,
     receipt_path,
-    write_json,
 )
 
 

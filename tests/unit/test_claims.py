@@ -9,13 +9,13 @@ import pandas as pd
 import pytest
 from synthetic import design_data, frames, planned
 
-from kvroad.compose import compose
-from kvroad.cost_model import TABLES
+from kvroad.analysis.cost_model import TABLES
+from kvroad.analysis.stats import contrasts_frame
+from kvroad.analysis.tables import parse_design
+from kvroad.analysis.verdict import verdict_frame
+from kvroad.analysis.verdict.claims import WORDS, claims_frame
 from kvroad.errors import UserError
-from kvroad.stats import contrasts_frame
-from kvroad.tables import parse_design
-from kvroad.verdict import verdict_frame
-from kvroad.verdict.claims import WORDS, claims_frame
+from kvroad.study.compose import compose
 
 REPOSITORY = Path(__file__).parents[2]
 QUOTED = compose(["study=roce_vs_nvlink"], REPOSITORY / "conf").claims.quoted

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 from commands import REPOSITORY, kvroad
 
-from kvroad.saved import find_study
+from kvroad.analysis.saved_study import find_study
 
 REPORTS = REPOSITORY / "reports"
 TIMES = ["pull_ms", "post_ms", "after_post_ms", "pull_in_flight_ms"]

@@ -10,12 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from kvroad.checks import validate
-from kvroad.compose import check_command_line, compose, snakemake_overrides
-from kvroad.design import make_design
 from kvroad.errors import UserError
-from kvroad.kv_layout import pull_layout
-from kvroad.study import arm_labels, resolved, study_slug, ucx_tls_of, variant_settings
+from kvroad.study.arms import arm_labels, ucx_tls_of, variant_settings
+from kvroad.study.checks import validate
+from kvroad.study.compose import compose
+from kvroad.study.design import make_design
+from kvroad.study.kv_layout import pull_layout
+from kvroad.study.name import resolved, study_slug
+from kvroad.study.snakemake_words import check_command_line, snakemake_overrides
 
 CONF = Path(__file__).parents[2] / "conf"
 GROUPS = sorted(path.name for path in CONF.iterdir() if path.is_dir())
@@ -578,7 +580,7 @@ class TestHostileValues:
 
 SNAKEFILE = """
 import json, sys
-from kvroad.command_line import check_command_line, snakemake_overrides
+from kvroad.study.snakemake_words import check_command_line, snakemake_overrides
 from kvroad.errors import UserError
 try:
     check_command_line(sys.argv)
@@ -602,7 +604,7 @@ rule script:
 SCRIPT = """
 import dataclasses
 import json
-from kvroad.command_line import snakemake_overrides
+from kvroad.study.snakemake_words import snakemake_overrides
 with open(snakemake.output[0], "w") as out:
     json.dump(snakemake_overrides(snakemake.config), out)
 """
@@ -639,7 +641,7 @@ class TestRealSnakemake:
 
 def test_composing_imports_nothing_heavy():
     code = (
-        "import sys, kvroad.compose; "
+        "import sys, kvroad.study.compose; "
         "heavy = {'pandas', 'mlflow', 'seaborn', 'snakemake', 'scipy'}; "
         "print(sorted(heavy & set(sys.modules)))"
     )

@@ -12,14 +12,16 @@ import pytest
 from studies import GEMMA
 from synthetic import DESCRIPTOR_BYTES, design_data, planned, write_design
 
-from kvroad import cost_model, figures
-from kvroad.cost_model import CostTables, Launches, cost_tables, fit_cost, whatif
-from kvroad.cost_model.break_even import fieller
-from kvroad.cost_model.fit import terms
+from benchmarks.simulate_costs import COSTS, Cost, draw_launches, simulate_fits
+from kvroad.analysis import cost_model
+from kvroad.analysis.cost_model import CostTables, Launches, cost_tables, fit_cost
+from kvroad.analysis.cost_model import whatif
+from kvroad.analysis.cost_model.break_even import fieller
+from kvroad.analysis.cost_model.fit import terms
+from kvroad.analysis.tables import parse_design
+from kvroad.analysis.verdict import break_even_notes, cost_lines, held_out_note, point_lines
 from kvroad.errors import UserError
-from kvroad.simulate_costs import COSTS, Cost, draw_launches, simulate_fits
-from kvroad.tables import parse_design
-from kvroad.verdict import break_even_notes, cost_lines, held_out_note, point_lines
+from kvroad.publish import figures
 
 NVLINK, SGL, TCP = COSTS
 CUTS = (1, 8, 64, 512, 4096, 16384)

@@ -6,15 +6,10 @@ from dataclasses import replace
 import pytest
 from studies import TRANSPORTS, make_study
 
-from kvroad import study as study_module
-from kvroad.design import (
-    IDENTITY_FIELDS,
-    NOT_IDENTITY_FIELDS,
-    contrast_pairs,
-    design_facts,
-    make_design,
-)
-from kvroad.study import Engine, Host, TransportOverride, Variant, Workload
+from kvroad.study import fields as study_module
+from kvroad.study.design import contrast_pairs, design_facts, make_design
+from kvroad.study.fields import Engine, Host, TransportOverride, Variant, Workload
+from kvroad.study.identity import IDENTITY_FIELDS, NOT_IDENTITY_FIELDS
 
 SECTIONS = {
     "engine": "Engine",

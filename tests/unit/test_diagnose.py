@@ -2,10 +2,10 @@ from pathlib import Path
 
 import pytest
 
-from kvroad.causes import CAUSES
-from kvroad.diagnose import diagnose_complaints, diagnose_pulls, diagnose_row
 from kvroad.evidence.nixl import parse_pulls
 from kvroad.evidence.ucx import parse_lines
+from kvroad.proof.causes import CAUSES
+from kvroad.proof.diagnose import diagnose_complaints, diagnose_pulls, diagnose_row
 
 SAMPLES = Path(__file__).parents[1] / "data" / "samples"
 

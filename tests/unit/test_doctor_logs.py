@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 from commands import REPOSITORY, kvroad
 
-from kvroad.causes import CAUSES
-from kvroad.doctor import logs
-from kvroad.doctor.deductions import examine_log
-from kvroad.doctor.logs import read_log
 from kvroad.evidence import scan
 from kvroad.evidence.kv_transfer import TransferSum, parse_transfer_line
+from kvroad.proof import engine_logs as logs
+from kvroad.proof.causes import CAUSES
+from kvroad.proof.deductions import examine_log
+from kvroad.proof.engine_logs import read_log
 
 DATA = REPOSITORY / "tests" / "data"
 SAMPLES = DATA / "samples"

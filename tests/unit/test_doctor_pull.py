@@ -11,10 +11,10 @@ import pytest
 from raw_folders import SAMPLES, edit_rows
 from studies import make_study
 
-from kvroad.design import make_design
-from kvroad.doctor.pull import ArmFinding, HostTable, examine_arms, examine_hosts, is_fit
+from kvroad.measure.host_fitness import Finding
+from kvroad.measure.trial_pull import ArmFinding, HostTable, examine_arms, examine_hosts, is_fit
 from kvroad.plan import Plan
-from kvroad.preflight import Finding
+from kvroad.study.design import make_design
 
 RECORDED = {
     "shm": "shm_four_threads",
@@ -125,7 +125,7 @@ def test_every_host_of_a_pair_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> N
 
     looked = []
     monkeypatch.setattr(
-        "kvroad.doctor.pull.findings_of", lambda *args: looked.append(args[2]) or [LACKS]
+        "kvroad.measure.trial_pull.findings_of", lambda *args: looked.append(args[2]) or [LACKS]
     )
     study = make_study()
     tables = examine_hosts(study, make_design(study), Pair())  # type: ignore[arg-type]

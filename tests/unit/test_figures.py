@@ -9,8 +9,9 @@ import pandas as pd
 import pytest
 from synthetic import planned, pull_rows, refused_outcome, write_cell, write_design
 
-from kvroad import cost_model, figures, stats, tables, verdict
-from kvroad.tables import PlannedCell
+from kvroad.analysis import cost_model, stats, tables, verdict
+from kvroad.analysis.tables import PlannedCell
+from kvroad.publish import figures
 
 
 def times(cell: PlannedCell, phase: str, pull: int) -> tuple[float, float]:

@@ -12,11 +12,11 @@ import pytest
 from scipy import stats as scipy_stats
 from synthetic import design_data, frames, planned
 
-from kvroad.stats import contrasts_frame, launch_summary
-from kvroad.stats.drift import fit_drift
-from kvroad.stats.outliers import outlier_limit, robust_z
-from kvroad.tables import METRICS, Design, common_grid, grid_of, parse_design
-from kvroad.verdict import flag_notes, verdict_frame
+from kvroad.analysis.stats import contrasts_frame, launch_summary
+from kvroad.analysis.stats.drift import fit_drift
+from kvroad.analysis.stats.outliers import outlier_limit, robust_z
+from kvroad.analysis.tables import METRICS, Design, common_grid, grid_of, parse_design
+from kvroad.analysis.verdict import flag_notes, verdict_frame
 
 PROMPTS = (4096, 8192, 16384)
 

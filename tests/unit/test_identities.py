@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from kvroad.compose import compose
-from kvroad.design import make_design
+from kvroad.study.compose import compose
+from kvroad.study.design import make_design
 
 REPOSITORY = Path(__file__).parents[2]
 CONF = REPOSITORY / "conf"

@@ -3,10 +3,10 @@ from pathlib import Path
 import pytest
 from studies import GEMMA
 
-from kvroad.compose import compose
 from kvroad.errors import UserError
-from kvroad.kv_layout import in_regions, kv_layout, pull_layout
-from kvroad.study import Engine, Model, Workload
+from kvroad.study.compose import compose
+from kvroad.study.fields import Engine, Model, Workload
+from kvroad.study.kv_layout import in_regions, kv_layout, pull_layout
 
 CONF = Path(__file__).parents[2] / "conf"
 LLAMA = Model("llama-3.1-8b", 32, 32, 8, 128)

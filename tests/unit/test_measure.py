@@ -9,13 +9,15 @@ import pytest
 from studies import TRANSPORTS, make_study
 
 from kvroad.agent.manifest import write_manifest
-from kvroad.cells import cell_dir, next_attempt, outcome_of
-from kvroad.design import make_design
 from kvroad.hosts import HostLost
-from kvroad.lost_hosts import lost_because
-from kvroad.measure import Measurement, measure_launch, measure_on_host
+from kvroad.measure.launch import measure_launch, measure_on_host
+from kvroad.measure.lost_hosts import lost_because
+from kvroad.measure.measurement import Measurement
 from kvroad.plan import Plan, dumps
-from kvroad.study import Host, on_host
+from kvroad.results import cell_dir, next_attempt, outcome_of
+from kvroad.study.design import make_design
+from kvroad.study.fields import Host
+from kvroad.study.sides import on_host
 
 ROCE_ON_TCP = Path(__file__).parent.parent / "data/samples/raw"
 

@@ -12,20 +12,20 @@ from typing import Any
 
 import pytest
 
-from kvroad.compose import read_model
+from kvroad.study.compose import read_model
 
-ENVS = Path(__file__).parents[2] / "workflow" / "envs"
+TOOLS = Path(__file__).parents[2] / "tools"
 
 
 @pytest.fixture
 def packing(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(ENVS))
+    monkeypatch.syspath_prepend(str(TOOLS))
     return importlib.import_module("offline_pack")
 
 
 @pytest.fixture
 def unpacking(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(ENVS))
+    monkeypatch.syspath_prepend(str(TOOLS))
     return importlib.import_module("offline_gpu")
 
 
@@ -140,7 +140,7 @@ def test_a_pack_that_is_not_whole_is_refused(
 ) -> None:
     make_pack(packing, tmp_path / "pack", wheels)
     spoil(tmp_path / "pack" / "part-01")
-    words = [sys.executable, ENVS / "offline_gpu.py", "unpack", tmp_path / "pack", tmp_path / "t"]
+    words = [sys.executable, TOOLS / "offline_gpu.py", "unpack", tmp_path / "pack", tmp_path / "t"]
     done = subprocess.run([*words, "--only-files"], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1
@@ -188,7 +188,7 @@ def test_the_tokenizer_keeps_every_word_whole(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The text of any token ids splits into those words again: no prompt grows."""
-    monkeypatch.syspath_prepend(str(ENVS))
+    monkeypatch.syspath_prepend(str(TOOLS))
     importlib.import_module("offline_model").write_tokenizer(tmp_path)
     tokenizer = json.loads((tmp_path / "tokenizer.json").read_text())
     vocabulary: dict[str, int] = tokenizer["model"]["vocab"]
@@ -198,8 +198,8 @@ def test_the_tokenizer_keeps_every_word_whole(
 
 
 def test_the_model_has_the_shape_of_its_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(ENVS))
+    monkeypatch.syspath_prepend(str(TOOLS))
     written = importlib.import_module("offline_model")._config()
-    model = read_model("llama-1b-random", ENVS.parents[1] / "conf")
+    model = read_model("llama-1b-random", TOOLS.parent / "conf")
     for name in ("num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim"):
         assert getattr(model, name) == written[name]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from docs_commands import REPOSITORY, DocCommand, Shell, make_shell, read_commands
 
-from kvroad.compose import compose
+from kvroad.study.compose import compose
 
 PAGES = (
     *("README.md", "docs/cluster.md", "docs/hosts.md", "docs/mlflow.md", "docs/serving.md"),

@@ -4,11 +4,11 @@ from pathlib import Path
 import pytest
 from studies import make_study
 
-from kvroad.design import make_design
 from kvroad.engines.nixl import pool_bytes, replay_plan
 from kvroad.errors import UserError
 from kvroad.plan import PlanError, dumps, essence, first_difference, loads, plan_hash
-from kvroad.study import Engine, Host, RoadTolerances
+from kvroad.study.design import make_design
+from kvroad.study.fields import Engine, Host, RoadTolerances
 
 
 def plan_of(**changes: object):

@@ -11,11 +11,11 @@ import pytest
 from commands import REPOSITORY, kvroad
 from studies import make_study
 
-from kvroad import outlook
-from kvroad.cells import write_json
-from kvroad.cli.plan import _commands
-from kvroad.design import make_design
+from kvroad.cli.plan import outlook
+from kvroad.cli.plan.command import _commands
+from kvroad.files import write_json
 from kvroad.plan import Claim, File, Plan, Process
+from kvroad.study.design import make_design
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import pytest
 from scipy.special import stdtrit
 from synthetic import frames
 
-from kvroad.stats import contrasts_frame, launch_summary, power
+from kvroad.analysis.stats import contrasts_frame, launch_summary, power
 
 DRAWS = 4000
 

@@ -11,13 +11,13 @@ import pytest
 from studies import TRANSPORTS, make_study
 
 from kvroad.agent.survey import parse_peers
-from kvroad.design import make_design
 from kvroad.errors import UserError
-from kvroad.hosts import Host, HostLost
-from kvroad.preflight import check_host
-from kvroad.serving import HostServing, ServingOptions
-from kvroad.study import Engine, HostSide, Transport
-from kvroad.study import Host as HostSpec
+from kvroad.hosts import AgentHost, HostLost
+from kvroad.measure.preflight import check_host
+from kvroad.study.design import make_design
+from kvroad.study.fields import Engine, HostSide, Transport
+from kvroad.study.fields import Host as HostSpec
+from kvroad.study.serving import HostServing, ServingOptions
 
 # As two H200 print it, escape sequences included.
 PEERS = (
@@ -49,7 +49,7 @@ FACTS: dict[str, Any] = {
 NVLINK = Transport(roads=["cuda_ipc"], ucx_tls=["cuda_ipc", "cuda_copy"], counters=["nvlink"])
 
 
-class Elsewhere(Host):
+class Elsewhere(AgentHost):
     """A host whose facts are given."""
 
     def __init__(self, spec: HostSpec, facts: dict[str, Any]) -> None:

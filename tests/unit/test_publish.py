@@ -4,10 +4,11 @@ from pathlib import Path
 import pytest
 from studies import make_study
 
-from kvroad.cells import cell_dir, receipt_path, write_json
-from kvroad.design import make_design
 from kvroad.errors import UserError
-from kvroad.publish import publish
+from kvroad.files import write_json
+from kvroad.publish.archive import publish
+from kvroad.results import cell_dir, receipt_path
+from kvroad.study.design import make_design
 
 
 def measure(results: Path, study, n: int) -> None:

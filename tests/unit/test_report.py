@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 from synthetic import planned, pull_rows, refused_outcome, write_cell, write_design
 
-from kvroad import cost_model, figures, report, stats, tables, verdict
-from kvroad.raw_link import with_raw_link
-from kvroad.tables import PlannedCell
-from kvroad.verdict import claims
+from kvroad.analysis import cost_model, stats, tables, verdict
+from kvroad.analysis.tables import PlannedCell
+from kvroad.analysis.verdict import claims
+from kvroad.publish import figures
+from kvroad.publish import page as report
+from kvroad.publish.page.raw_link import with_raw_link
 
 VOID = {"meta", "link", "br", "img", "hr", "input", "wbr"}
 

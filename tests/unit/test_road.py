@@ -7,7 +7,7 @@ from dataclasses import asdict
 import pytest
 from raw_folders import SAMPLES, copy_raw, edit, edit_claim, edit_rows, statuses
 
-from kvroad.road import judge_raw
+from kvroad.proof.judge import judge_raw
 
 
 @pytest.fixture

@@ -11,10 +11,11 @@ from kvroad.errors import UserError
 from kvroad.evidence.nixl import parse_pulls
 from kvroad.evidence.ucx import parse_lines
 from kvroad.plan import Claim
-from kvroad.raw_folder import Evidence, read_raw
-from kvroad.road import judge, judge_raw, seen_road, witnesses_of
-from kvroad.study import RoadTolerances
-from kvroad.witnesses import protocol_table, use_counts
+from kvroad.proof.judge import judge, judge_raw, witnesses_of
+from kvroad.proof.raw import Evidence, read_raw
+from kvroad.proof.road import seen_road
+from kvroad.proof.witnesses.ucx import protocol_table, use_counts
+from kvroad.study.fields import RoadTolerances
 
 
 @pytest.fixture

@@ -12,11 +12,13 @@ from jsonschema import Draft202012Validator
 from served import Load, write_served
 from synthetic import planned, write_design
 
-from kvroad import cost_model, figures, report, stats, tables, verdict
-from kvroad.cost_model import as_moved
-from kvroad.tables import PlannedCell
-from kvroad.tracking.records import read_records
-from kvroad.verdict import claims
+from kvroad.analysis import cost_model, stats, tables, verdict
+from kvroad.analysis.cost_model import as_moved
+from kvroad.analysis.tables import PlannedCell
+from kvroad.analysis.verdict import claims
+from kvroad.publish import figures
+from kvroad.publish import page as report
+from kvroad.publish.tracking.study_runs import read_records
 
 ROOT = Path(__file__).parents[2]
 ARMS = ["nvlink", "roce", "nvlink+b16", "none"]

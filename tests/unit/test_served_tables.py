@@ -10,10 +10,10 @@ import pytest
 from served import Load, write_served
 from synthetic import frames, planned
 
-from kvroad import stats
-from kvroad.tables import PlannedCell, statistic_of
-from kvroad.tables.frames import cells_table, pulls_table, read_cells
-from kvroad.tables.metrics import METRICS
+from kvroad.analysis import stats
+from kvroad.analysis.tables import PlannedCell, statistic_of
+from kvroad.analysis.tables.cells import cells_table, pulls_table, read_cells
+from kvroad.analysis.tables.metrics import METRICS
 
 ONE = Load(
     transfers=8,  # four requests of two ranks

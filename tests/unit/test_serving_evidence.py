@@ -6,20 +6,15 @@ from typing import Any
 
 import pytest
 
-from kvroad.byte_witnesses import byte_counter
 from kvroad.evidence.counters import early_check
 from kvroad.evidence.kv_transfer import MIB
 from kvroad.evidence.requests import parse_aiperf, parse_own, parse_vllm_bench
 from kvroad.evidence.serving import served_phase
 from kvroad.evidence.ucx import parse_lines
-from kvroad.evidence.vllm import (
-    parse_kv_lines,
-    parse_prometheus,
-    totals_of,
-    transfers_between,
-)
+from kvroad.evidence.vllm import parse_kv_lines, parse_prometheus, totals_of, transfers_between
 from kvroad.plan import Claim, Serving
-from kvroad.raw_folder import Evidence
+from kvroad.proof.raw import Evidence
+from kvroad.proof.witnesses.counters import byte_counter
 
 SAMPLES = Path(__file__).parents[1] / "data/samples"
 NONE = parse_prometheus("")

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from kvroad.compose import compose
-from kvroad.design import contrast_pairs, make_design
+from kvroad.engines.planners import plan_of
 from kvroad.errors import UserError
-from kvroad.measure import plan_of
 from kvroad.plan import Plan, Process, dumps, loads
-from kvroad.study import Variant
+from kvroad.study.compose import compose
+from kvroad.study.design import contrast_pairs, make_design
+from kvroad.study.fields import Variant
 
 CONF = Path(__file__).parents[2] / "conf"
 

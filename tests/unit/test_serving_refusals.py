@@ -15,9 +15,10 @@ from raw_folders import SAMPLES, copy_raw, edit, edit_claim, edit_rows, statuses
 from kvroad.evidence.serving import cache_check_of, served_phase
 from kvroad.evidence.vllm import parse_kv_lines
 from kvroad.plan import Claim, Serving
-from kvroad.raw_folder import Evidence, read_raw
-from kvroad.road import Outcome, judge_raw
-from kvroad.serving_witnesses import cache_check, kv_log
+from kvroad.proof.judge import judge_raw
+from kvroad.proof.raw import Evidence, read_raw
+from kvroad.proof.witness import Outcome
+from kvroad.proof.witnesses.serving import cache_check, kv_log
 
 CELL = "shm-p2048-b0-32926a8539ca"
 REQUESTS = 16

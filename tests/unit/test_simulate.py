@@ -12,10 +12,10 @@ import pandas as pd
 import pytest
 from synthetic import frames
 
-from kvroad import simulate
-from kvroad.simulate import NOISES, Scenario, draw, judge
-from kvroad.simulate_costs import simulate_fits
-from kvroad.stats import contrasts_frame
+from benchmarks import simulate
+from benchmarks.simulate import NOISES, Scenario, draw, judge
+from benchmarks.simulate_costs import simulate_fits
+from kvroad.analysis.stats import contrasts_frame
 
 REPOSITORY = Path(__file__).parents[2]
 PROMPTS = (4096, 8192, 16384)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from kvroad.compose import compose
-from kvroad.road import judge_raw
-from kvroad.study import ucx_tls_of
+from kvroad.proof.judge import judge_raw
+from kvroad.study.arms import ucx_tls_of
+from kvroad.study.compose import compose
 
 REPOSITORY = Path(__file__).parents[2]
 SAMPLES = REPOSITORY / "tests" / "data" / "soft_roce"

@@ -12,10 +12,10 @@ import pytest
 from scipy import stats as scipy_stats
 from synthetic import frames, planned, pull_rows, write_cell, write_design
 
-from kvroad import stats, tables
-from kvroad.stats import contrasts_frame, holm, launch_summary, pooled_t, welch
-from kvroad.stats.estimates import guarded_t, is_uneven
-from kvroad.tables import METRICS
+from kvroad.analysis import stats, tables
+from kvroad.analysis.stats import contrasts_frame, holm, launch_summary, pooled_t, welch
+from kvroad.analysis.stats.estimates import guarded_t, is_uneven
+from kvroad.analysis.tables import METRICS
 
 
 def pick(contrasts: pd.DataFrame, metric: str = "pull_ms", tokens: int = 4096) -> pd.Series[Any]:

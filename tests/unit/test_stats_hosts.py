@@ -5,9 +5,9 @@ import pytest
 from scipy import stats as scipy_stats
 from synthetic import frames
 
-from kvroad.stats import contrasts_frame
-from kvroad.stats.hosts import is_host_dependent, within_hosts
-from kvroad.verdict.flags import order_note
+from kvroad.analysis.stats import contrasts_frame
+from kvroad.analysis.stats.hosts import is_host_dependent, within_hosts
+from kvroad.analysis.verdict.notes import order_note
 
 SHM = [10.0, 30.0, 11.0, 33.0, 10.5, 31.0, 10.2, 32.0]
 

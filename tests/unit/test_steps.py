@@ -4,13 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from kvroad.steps import drop_stale_marker, module_digest
+from kvroad.publish.tracking.marker import drop_stale_marker
+from kvroad.step import module_digest
 
 
 def run(tmp_path: Path, body: str) -> subprocess.CompletedProcess[str]:
     script = f"""
 from kvroad.errors import UserError
-from kvroad.steps import step
+from kvroad.step import step
 with step({str(tmp_path / "a.log")!r}) as say:
     {body}
 """
@@ -40,7 +41,7 @@ def test_what_is_said_goes_to_both(tmp_path: Path) -> None:
 
 
 def test_a_digest_follows_the_source_of_modules_and_packages() -> None:
-    assert module_digest("stats") != module_digest("figures")
+    assert module_digest("analysis/stats") != module_digest("publish/figures")
     assert module_digest("evidence") == module_digest("evidence")
     with pytest.raises(FileNotFoundError):
         module_digest("no_such_module")

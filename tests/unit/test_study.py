@@ -6,12 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from kvroad.checks import UCX_ALIASES, UCX_TRANSPORTS, check_ucx_tls, validate
-from kvroad.design import NOT_IDENTITY_FIELDS
 from kvroad.errors import UserError
-from kvroad.study import (
-    HOW_TO_REACH,
-    SIDES,
+from kvroad.study.arms import arm_label, arm_labels, ucx_tls_of, variant_settings
+from kvroad.study.checks import UCX_ALIASES, UCX_TRANSPORTS, check_ucx_tls, validate
+from kvroad.study.fields import (
     Claims,
     Engine,
     Host,
@@ -24,17 +22,11 @@ from kvroad.study import (
     TransportOverride,
     Variant,
     Workload,
-    arm_label,
-    arm_labels,
     config_keys,
-    is_split,
-    resolved,
-    side_host,
-    study_slug,
-    ucx_tls_of,
-    variant_settings,
-    without_password,
 )
+from kvroad.study.identity import NOT_IDENTITY_FIELDS
+from kvroad.study.name import HOW_TO_REACH, resolved, study_slug, without_password
+from kvroad.study.sides import SIDES, is_split, side_host
 
 SHM = Transport(roads=["cma"], ucx_tls=["cma", "tcp"])
 TCP = Transport(roads=["tcp"], ucx_tls=["tcp"], counters=["interface"])

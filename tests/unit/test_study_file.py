@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from kvroad.compose import compose
-from kvroad.design import make_design
 from kvroad.errors import UserError
-from kvroad.study_file import read_study, study_path, write_study
+from kvroad.study.compose import compose
+from kvroad.study.design import make_design
+from kvroad.study.file import read_study, study_path, write_study
 
 CONF = Path(__file__).parents[2] / "conf"
 STUDIES = sorted(path.stem for path in (CONF / "study").glob("*.yaml"))

@@ -20,10 +20,10 @@ from synthetic import (
     write_manifest,
 )
 
-from kvroad import tables
+from kvroad.analysis import tables
+from kvroad.analysis.tables import PlannedCell, cells_frame, parse_design, pulls_frame, read_design
+from kvroad.analysis.tables.metrics import REPLAY_METRICS
 from kvroad.errors import UserError
-from kvroad.tables import PlannedCell, cells_frame, parse_design, pulls_frame, read_design
-from kvroad.tables.metrics import REPLAY_METRICS
 
 
 def constant(cell: PlannedCell, phase: str, pull: int) -> tuple[float, float]:

@@ -15,11 +15,11 @@ import pandas as pd
 import pytest
 
 from kvroad.errors import UserError
-from kvroad.tracking import is_logged, legal_name, original_name, resolve_target
-from kvroad.tracking.names import NAME_LIMIT, clip, long_names
-from kvroad.tracking.record import PARENT_TAG, RunRecord, metrics, params, tags
-from kvroad.tracking.records import read_records
-from kvroad.tracking.store import file_lock
+from kvroad.publish.tracking import is_logged, legal_name, original_name, resolve_target
+from kvroad.publish.tracking.names import NAME_LIMIT, clip, long_names
+from kvroad.publish.tracking.run import PARENT_TAG, RunRecord, metrics, params, tags
+from kvroad.publish.tracking.store import file_lock
+from kvroad.publish.tracking.study_runs import read_records
 
 CELL = "tcp+threads0-p16384-b0-0123456789ab"
 QUOTE = "software emulation | tcp/lo"
@@ -363,6 +363,6 @@ class TestReceipt:
 
 
 def test_import_is_cheap():
-    code = "import sys, kvroad.tracking; print({'mlflow', 'pandas'} & set(sys.modules))"
+    code = "import sys, kvroad.publish.tracking; print({'mlflow', 'pandas'} & set(sys.modules))"
     run = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert run.stdout == "set()\n"

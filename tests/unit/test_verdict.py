@@ -11,11 +11,12 @@ import pandas as pd
 import pytest
 from synthetic import design_data, planned, pull_rows, refused_outcome, write_cell, write_design
 
-from kvroad import stats, tables, verdict
-from kvroad.tables import Design, PlannedCell, parse_design
-from kvroad.tables.metrics import REPLAY_METRICS
-from kvroad.verdict import launches_needed, number, ratio_text, verdict_frame
-from kvroad.verdict.text import interval, refusal_text
+from kvroad.analysis import stats, tables, verdict
+from kvroad.analysis.tables import Design, PlannedCell, parse_design
+from kvroad.analysis.tables.metrics import REPLAY_METRICS
+from kvroad.analysis.verdict import launches_needed, number, ratio_text, verdict_frame
+from kvroad.analysis.verdict.sentences import refusal_text
+from kvroad.analysis.words import interval
 
 ROW = {
     "arm": "tcp",

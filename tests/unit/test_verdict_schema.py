@@ -10,9 +10,9 @@ import pytest
 from jsonschema import Draft202012Validator
 from synthetic import planned, pull_rows, refused_outcome, write_cell, write_design
 
-from kvroad import stats, tables, verdict
-from kvroad.tables import METRICS
-from kvroad.verdict import SCHEMA
+from kvroad.analysis import stats, tables, verdict
+from kvroad.analysis.tables import METRICS
+from kvroad.analysis.verdict import SCHEMA
 
 ROOT = Path(__file__).parent.parent.parent
 DESCRIBED: dict[str, Any] = json.loads((ROOT / "docs" / "verdict.schema.json").read_text())

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from docs_commands import REPOSITORY, DocCommand, Shell, make_shell, read_commands, try_dry
 
-from kvroad.compose import compose
 from kvroad.errors import UserError
+from kvroad.study.compose import compose
 
 PAGE = "docs/extending.md"
 FILES = dict(
@@ -44,11 +44,11 @@ def shell(make_checkout: Callable[[], Any], tmp_path_factory: pytest.TempPathFac
     for name, text in FILES.items():
         assert not (REPOSITORY / name).exists(), f"{name}: the page's example is taken"
         (checkout.path / name).write_text(text)
-    checks = checkout.path / "src/kvroad/checks.py"
+    checks = checkout.path / "src/kvroad/study/checks.py"
     known = '"engine.name": ('
     assert known in checks.read_text()
     checks.write_text(checks.read_text().replace(known, f'{known}"niced", '))
-    measure = checkout.path / "src/kvroad/measure.py"
+    measure = checkout.path / "src/kvroad/engines/planners.py"
     measure.write_text(measure.read_text() + PLAN_OF)
     programs: Path = tmp_path_factory.mktemp("programs")
     return make_shell(checkout.path, checkout.environment(), programs)

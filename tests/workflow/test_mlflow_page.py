@@ -10,9 +10,9 @@ from mlflow import MlflowClient
 from mlflow_page import PAGE, searches
 from test_tracking_live import Project
 
-from kvroad.tracking.store import open_store
-from kvroad.tracking.target import resolve_target
-from kvroad.tracking.views import VIEWS, view_tags
+from kvroad.publish.tracking.store import open_store
+from kvroad.publish.tracking.uri import resolve_target
+from kvroad.publish.tracking.views import VIEWS, view_tags
 
 ARMS = ("nvlink", "nvlink+regions8", "roce")
 REFUSED = {f"roce-p{tokens}-b0-0123456789ab": "refused" for tokens in (4096, 8192, 16384)}

@@ -103,8 +103,8 @@ def edited(path: Path, text: str):
 @pytest.mark.parametrize(
     "source",
     [
-        "src/kvroad/measure.py",
-        "src/kvroad/agent/launch.py",
+        "src/kvroad/measure/launch.py",
+        "src/kvroad/agent/run.py",
         "src/kvroad/engines/replay/pulls.py",
         "workflow/scripts/measure_launch.py",
     ],
@@ -118,7 +118,7 @@ def test_a_comment_in_measuring_code_runs_nothing(measured, source: str) -> None
 
 
 def test_an_edit_of_the_figures_draws_and_reports_again(measured) -> None:
-    undo = edited(measured.path / "src/kvroad/figures/pulls.py", "\n# a comment\n")
+    undo = edited(measured.path / "src/kvroad/publish/figures/pulls.py", "\n# a comment\n")
     try:
         jobs = measured.jobs(SMOKE)
     finally:

@@ -26,16 +26,16 @@ from mlflow.utils.validation import _validate_metric, _validate_param, _validate
 from mlflow_server import free_port, server
 
 from kvroad.errors import UserError
-from kvroad.tracking import is_logged, legal_name, log, log_study, resolve_target
-from kvroad.tracking.database import KIND_TAG
-from kvroad.tracking.store import open_store
+from kvroad.publish.tracking import is_logged, legal_name, log, log_study, resolve_target
+from kvroad.publish.tracking.database import KIND_TAG
+from kvroad.publish.tracking.store import open_store
 
 STARTED = pd.Timestamp("2026-01-02T03:00:00Z")
 LOG_CODE = """
 import sys
 from pathlib import Path
 from kvroad.errors import UserError
-from kvroad.tracking import log_study
+from kvroad.publish.tracking import log_study
 root = Path(sys.argv[1])
 try:
     slug = root / "results" / sys.argv[2]

@@ -28,19 +28,7 @@ rule tabulate_cells:
     log:
         LOGS / "tabulate_cells.log",
     params:
-        code=module_digest(
-            "tables",
-            "outcomes",
-            "road",
-            "witnesses",
-            "byte_witnesses",
-            "serving_witnesses",
-            "raw_folder",
-            "checks",
-            "diagnose",
-            "causes",
-            "evidence",
-        ),
+        code=module_digest("analysis/tables", "proof", "evidence"),
         tolerances=resolved(STUDY)["road"],
     message:
         "tabulating pulls and cells of {SLUG}"
@@ -60,7 +48,7 @@ rule contrast_arms:
     log:
         LOGS / "contrast_arms.log",
     params:
-        code=module_digest("stats"),
+        code=module_digest("analysis/stats"),
     message:
         "contrasting the arms of {SLUG}"
     script:
@@ -77,7 +65,7 @@ rule fit_cost_model:
     log:
         LOGS / "fit_cost_model.log",
     params:
-        code=module_digest("cost_model"),
+        code=module_digest("analysis/cost_model"),
     message:
         "fitting the cost model of {SLUG}"
     script:
@@ -101,7 +89,7 @@ rule judge_verdict:
     log:
         LOGS / "judge_verdict.log",
     params:
-        code=module_digest("verdict", "stats"),
+        code=module_digest("analysis/verdict", "analysis/words", "analysis/stats"),
     message:
         "judging {SLUG}"
     script:
@@ -120,7 +108,7 @@ rule judge_claims:
     log:
         LOGS / "judge_claims.log",
     params:
-        code=module_digest("verdict", "cost_model"),
+        code=module_digest("analysis/verdict", "analysis/words", "analysis/cost_model"),
     message:
         "holding published claims against {SLUG}"
     script:

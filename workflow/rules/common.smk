@@ -3,7 +3,7 @@ SLUG = study_slug(STUDY)
 TABLES = RESULTS / "studies" / SLUG
 REPORT = Path("reports") / SLUG
 LOGS = RESULTS / "logs" / SLUG
-# As `kvroad.cost_model.TABLES` has them, which takes pandas to import.
+# As `kvroad.analysis.cost_model.TABLES` has them, which takes pandas to import.
 COST_TABLES = [
     "cost_model",
     "cost_points",

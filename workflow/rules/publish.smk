@@ -18,7 +18,13 @@ rule plot_figures:
     log:
         LOGS / "plot_figures.log",
     params:
-        code=module_digest("figures", "palette", "verdict", "cost_model"),
+        code=module_digest(
+            "publish/figures",
+            "publish/palette",
+            "analysis/words",
+            "analysis/verdict",
+            "analysis/cost_model",
+        ),
     message:
         "plotting {SLUG}"
     script:
@@ -57,7 +63,11 @@ rule write_report:
         LOGS / "write_report.log",
     params:
         code=module_digest(
-            "report", "raw_link", "palette", "templates", "verdict", "cost_model"
+            "publish/page",
+            "publish/palette",
+            "analysis/words",
+            "analysis/verdict",
+            "analysis/cost_model",
         ),
     message:
         "writing the report of {SLUG}"
@@ -76,7 +86,7 @@ rule log_mlflow:
     log:
         LOGS / "log_mlflow.log",
     params:
-        code=module_digest("tracking"),
+        code=module_digest("publish/tracking"),
     message:
         "logging {SLUG} to MLflow"
     script:

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from kvroad import stats
-from kvroad.steps import step
+from kvroad.analysis import stats
+from kvroad.step import step
 
 if __name__ == "__main__":
     with step(snakemake.log[0]):

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from kvroad import cost_model
-from kvroad.steps import step
+from kvroad.analysis import cost_model
+from kvroad.step import step
 
 if __name__ == "__main__":
     with step(snakemake.log[0]):

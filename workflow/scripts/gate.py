@@ -4,9 +4,9 @@ import csv
 from collections.abc import Callable
 from pathlib import Path
 
-from kvroad.cells import write_json
 from kvroad.errors import UserError
-from kvroad.steps import step
+from kvroad.files import write_json
+from kvroad.step import step
 
 
 def gate(cells: Path, page: Path, passed: Path, say: Callable[[str], None]) -> None:

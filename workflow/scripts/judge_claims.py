@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from kvroad.steps import step
-from kvroad.verdict import claims
+from kvroad.analysis.verdict import claims
+from kvroad.step import step
 
 if __name__ == "__main__":
     with step(snakemake.log[0]):

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from kvroad import verdict
-from kvroad.steps import step
+from kvroad.analysis import verdict
+from kvroad.step import step
 
 if __name__ == "__main__":
     with step(snakemake.log[0]) as say:

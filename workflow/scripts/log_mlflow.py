@@ -5,9 +5,9 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
-from kvroad.cells import write_json
-from kvroad.steps import step
-from kvroad.tracking import log_study
+from kvroad.files import write_json
+from kvroad.publish.tracking import log_study
+from kvroad.step import step
 
 
 def log_mlflow(

@@ -8,12 +8,13 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from kvroad.design import make_design
-from kvroad.interrupts import stop_in_order
-from kvroad.measure import Measurement, measure_on_host
-from kvroad.steps import step
-from kvroad.study import on_host
-from kvroad.study_file import STUDY_VARIABLE, read_study
+from kvroad.measure.interrupts import stop_in_order
+from kvroad.measure.launch import measure_on_host
+from kvroad.measure.measurement import Measurement
+from kvroad.step import step
+from kvroad.study.design import make_design
+from kvroad.study.file import STUDY_VARIABLE, read_study
+from kvroad.study.sides import on_host
 
 
 def measure(launch: str, attempt: int, say: Callable[[str], None]) -> None:

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from kvroad import figures
-from kvroad.steps import step
+from kvroad.publish import figures
+from kvroad.step import step
 
 if __name__ == "__main__":
     with step(snakemake.log[0]):

@@ -4,10 +4,10 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from kvroad import tables
-from kvroad.outcomes import judge_again
-from kvroad.steps import step
-from kvroad.study import RoadTolerances
+from kvroad.analysis import tables
+from kvroad.proof.judge_again import judge_again
+from kvroad.step import step
+from kvroad.study.fields import RoadTolerances
 
 
 def tabulate_cells(

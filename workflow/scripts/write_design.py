@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from kvroad.cells import write_json
-from kvroad.steps import step
+from kvroad.files import write_json
+from kvroad.step import step
 
 
 def write_design(

@@ -3,8 +3,8 @@
 import shutil
 from pathlib import Path
 
-from kvroad import report
-from kvroad.steps import step
+from kvroad.publish import page as report
+from kvroad.step import step
 
 
 def write_report(

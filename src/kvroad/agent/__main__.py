@@ -13,7 +13,7 @@ from kvroad.agent.exits import BUSY, DATA, IO, LEFT_BEHIND, OK
 from kvroad.agent.lease import Lease
 from kvroad.agent.lock import HostBusy, HostLock
 from kvroad.agent.processes import become_subreaper
-from kvroad.agent.raw_folder import make_raw_folder
+from kvroad.agent.run_plan import make_raw_folder
 from kvroad.agent.survey import survey
 from kvroad.plan import Plan, PlanError, loads
 

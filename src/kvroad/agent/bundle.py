@@ -19,7 +19,7 @@ from kvroad.agent.lease import Lease
 from kvroad.agent.lock import HostBusy, HostLock
 from kvroad.agent.manifest import MANIFEST
 from kvroad.agent.processes import become_subreaper
-from kvroad.agent.raw_folder import make_raw_folder
+from kvroad.agent.run_plan import make_raw_folder
 from kvroad.plan import Plan, loads
 
 __all__ = ["PLANS", "STUDY", "main", "run_and_exit"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 from typing import Any
 
-from kvroad.agent.launch import Launch, StepFailed
+from kvroad.agent.run import Launch, StepFailed
 from kvroad.plan import Phase
 
 __all__ = ["relay"]

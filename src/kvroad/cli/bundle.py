@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from kvroad.by_hand import write_bundle
 from kvroad.cli.status import DONE, RESULTS, study_of
-from kvroad.design import make_design
+from kvroad.measure.by_hand import write_bundle
+from kvroad.study.design import make_design
 
 __all__ = ["run"]
 

@@ -10,21 +10,13 @@ from typing import Any
 
 import pandas as pd
 
-from kvroad.cli.status import (
-    DONE,
-    FAILED,
-    NOT_COMPARABLE,
-    OPEN,
-    REPORTS,
-    RESULTS,
-    NotUnderstood,
-)
+from kvroad.analysis.compare import NONE_BEYOND, REGRESSION, Comparison, compare
+from kvroad.analysis.saved_study import find_study
+from kvroad.analysis.tables import metric
+from kvroad.analysis.verdict import number, percent, ratio_text, records, value_text
+from kvroad.cli.status import DONE, FAILED, NOT_COMPARABLE, OPEN, REPORTS, RESULTS, NotUnderstood
 from kvroad.cli.table import table_lines
-from kvroad.compare import NONE_BEYOND, REGRESSION, Comparison, compare
 from kvroad.errors import UserError
-from kvroad.saved import find_study
-from kvroad.tables import metric
-from kvroad.verdict import number, percent, ratio_text, records, value_text
 
 __all__ = ["SCHEMA", "run"]
 

@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvroad.cli.status import DONE, FAILED, NotUnderstood, study_of
-from kvroad.diagnose import Diagnosis
-from kvroad.doctor.deductions import (
+from kvroad.errors import UserError
+from kvroad.evidence.kv_transfer import TransferSum
+from kvroad.evidence.redact import redact_text
+from kvroad.proof.deductions import (
     AS_CLAIMED,
     NO_ROAD,
     NOT_AS_MEANT,
@@ -23,14 +25,12 @@ from kvroad.doctor.deductions import (
     LogFinding,
     examine_log,
 )
-from kvroad.doctor.logs import log_files, read_log
-from kvroad.errors import UserError
-from kvroad.evidence.kv_transfer import TransferSum
-from kvroad.evidence.redact import redact_text
+from kvroad.proof.diagnose import Diagnosis
+from kvroad.proof.engine_logs import log_files, read_log
 
 if TYPE_CHECKING:
-    from kvroad.doctor.pull import ArmFinding, HostTable
-    from kvroad.study import Study
+    from kvroad.measure.trial_pull import ArmFinding, HostTable
+    from kvroad.study.fields import Study
 
 __all__ = ["LOGS_SCHEMA", "PULL_SCHEMA", "run"]
 
@@ -183,9 +183,9 @@ def _print(lines: Iterator[str]) -> None:
 
 
 def _run_pull(words: Sequence[str], arguments: argparse.Namespace) -> int:
-    from kvroad.design import make_design
-    from kvroad.doctor.pull import examine_arms, examine_hosts, is_fit
     from kvroad.hosts import open_host
+    from kvroad.measure.trial_pull import examine_arms, examine_hosts, is_fit
+    from kvroad.study.design import make_design
 
     study = _study(words)
     if study.hosts:
@@ -213,7 +213,7 @@ def _run_pull(words: Sequence[str], arguments: argparse.Namespace) -> int:
 
 def _study(words: Sequence[str]) -> Study:
     """Compose the doctor's study; on a host with two GPUs its pulls are between them."""
-    from kvroad.doctor.pull import DEFAULTS
+    from kvroad.measure.trial_pull import DEFAULTS
 
     study = study_of([*DEFAULTS, *words])
     keys = {word.lstrip("+").partition("=")[0] for word in words}
@@ -240,7 +240,7 @@ def _silent(lines: Iterator[str]) -> None:
 
 
 def _table_lines(study: Study, tables: Sequence[HostTable]) -> Iterator[str]:
-    from kvroad.preflight import table_lines
+    from kvroad.measure.preflight import table_lines
 
     for table in tables:
         yield from table_lines(table.findings, table.label)

@@ -6,10 +6,10 @@ import argparse
 import uuid
 from pathlib import Path
 
-from kvroad.by_hand import ingest
 from kvroad.cli.status import DONE, FAILED, RESULTS, study_of
-from kvroad.design import make_design
-from kvroad.measure import Measurement
+from kvroad.measure.by_hand import ingest
+from kvroad.measure.measurement import Measurement
+from kvroad.study.design import make_design
 
 __all__ = ["run"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 
 from kvroad.cli.status import DONE, REPORTS, RESULTS, study_of
-from kvroad.design import make_design
-from kvroad.publish import publish
+from kvroad.publish.archive import publish
+from kvroad.study.design import make_design
 
 __all__ = ["run"]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from kvroad.errors import UserError
 
 if TYPE_CHECKING:
-    from kvroad.study import Study
+    from kvroad.study.fields import Study
 
 __all__ = [
     "CONF",
@@ -50,7 +50,7 @@ def study_of(overrides: Sequence[str]) -> Study:
     NotUnderstood
         For whatever the composition refuses.
     """
-    from kvroad.compose import compose
+    from kvroad.study.compose import compose
 
     try:
         return compose(overrides, CONF)

@@ -7,9 +7,9 @@ import sys
 from contextlib import closing
 
 from kvroad.cli.status import DONE, FAILED, study_of
-from kvroad.hosts import Host, HostLost, open_host
-from kvroad.measure import owner_of
-from kvroad.study import hosts_of
+from kvroad.engines.planners import owner_of
+from kvroad.hosts import AgentHost, HostLost, open_host
+from kvroad.study.sides import hosts_of
 
 __all__ = ["run"]
 
@@ -29,7 +29,7 @@ def run(arguments: argparse.Namespace) -> int:
     return status
 
 
-def _stop_on(host: Host, owner: str) -> None:
+def _stop_on(host: AgentHost, owner: str) -> None:
     ended = 0
     for event in host.stop(owner):
         if event["event"] == "busy":

@@ -8,14 +8,14 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from kvroad.analysis.cost_model import Prediction
+from kvroad.analysis.cost_model.scenarios import Scenario, combinations, predict
+from kvroad.analysis.saved_study import SavedStudy, find_study, study_names
 from kvroad.cli.parser import WHATIF_KEYS
 from kvroad.cli.status import CONF, DONE, FAILED, REPORTS, RESULTS, NotUnderstood
 from kvroad.cli.table import table_lines
-from kvroad.compose import read_model, read_values
-from kvroad.cost_model import Prediction
-from kvroad.cost_model.scenarios import Scenario, combinations, predict
 from kvroad.errors import UserError
-from kvroad.saved import SavedStudy, find_study, study_names
+from kvroad.study.compose import read_model, read_values
 
 __all__ = ["run"]
 

@@ -6,7 +6,6 @@ and its like are deprecated in the one and gone in the other, so the mode is alw
 
 from __future__ import annotations
 
-from kvroad.design import Cell, Launch
 from kvroad.engines.serving import (
     DECODE,
     FRONTEND,
@@ -17,7 +16,8 @@ from kvroad.engines.serving import (
     vllm_options,
 )
 from kvroad.plan import Plan, Process
-from kvroad.study import Study
+from kvroad.study.design import Cell, Launch
+from kvroad.study.fields import Study
 
 __all__ = ["dynamo_plan"]
 

@@ -6,11 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-from kvroad.design import Cell, Launch
 from kvroad.errors import UserError
-from kvroad.kv_layout import KvLayout, pull_layout
 from kvroad.plan import Claim, Command, File, Phase, Plan, PlannedCell, Process
-from kvroad.study import SIDES, Engine, Host, Study, is_split, side_host
+from kvroad.study.design import Cell, Launch
+from kvroad.study.fields import Engine, Host, Study
+from kvroad.study.kv_layout import KvLayout, pull_layout
+from kvroad.study.sides import SIDES, is_split, side_host
 
 __all__ = ["layout_of", "pool_bytes", "probe_script", "replay_plan"]
 

@@ -7,10 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kvroad.design import Cell, Launch
 from kvroad.engines.nixl import layout_of
 from kvroad.errors import UserError
-from kvroad.kv_layout import KvLayout
 from kvroad.plan import (
     Claim,
     Command,
@@ -23,8 +21,11 @@ from kvroad.plan import (
     Process,
     Serving,
 )
-from kvroad.serving import AGGREGATED, ServingOptions
-from kvroad.study import Study, is_split
+from kvroad.study.design import Cell, Launch
+from kvroad.study.fields import Study
+from kvroad.study.kv_layout import KvLayout
+from kvroad.study.serving import AGGREGATED, ServingOptions
+from kvroad.study.sides import is_split
 
 __all__ = [
     "DECODE",

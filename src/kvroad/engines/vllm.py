@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from kvroad.design import Cell, Launch
 from kvroad.engines.serving import (
     DECODE,
     FRONTEND,
@@ -13,7 +12,8 @@ from kvroad.engines.serving import (
     vllm_options,
 )
 from kvroad.plan import Plan, Process
-from kvroad.study import Study
+from kvroad.study.design import Cell, Launch
+from kvroad.study.fields import Study
 
 __all__ = ["vllm_plan"]
 

@@ -10,13 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from kvroad.evidence.kv_transfer import (
-    ANSI,
-    NEEDLE,
-    TransferLine,
-    TransferSum,
-    parse_transfer_line,
-)
+from kvroad.evidence.kv_transfer import ANSI, NEEDLE, TransferLine, TransferSum, parse_transfer_line
 
 __all__ = [
     "KvLine",

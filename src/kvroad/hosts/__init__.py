@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from kvroad import study
 from kvroad.errors import UserError
 from kvroad.hosts.agent_file import build_agent
-from kvroad.hosts.host import Host, RunningHost
+from kvroad.hosts.agent_host import AgentHost, RunningHost
 from kvroad.hosts.local import LocalMachine
 from kvroad.hosts.machine import HostLost
 from kvroad.hosts.pair import PairedHosts
 from kvroad.hosts.slurm import SlurmNode
+from kvroad.study import fields as study
+from kvroad.study.sides import SIDES, is_split, side_host
 
-__all__ = ["Host", "HostLost", "RunningHost", "build_agent", "open_host"]
+__all__ = ["AgentHost", "HostLost", "RunningHost", "build_agent", "open_host"]
 
 
 def open_host(host: study.Host) -> RunningHost:
@@ -22,21 +23,21 @@ def open_host(host: study.Host) -> RunningHost:
     UserError
         For a host that only a person can reach.
     """
-    if study.is_split(host):
-        return PairedHosts({side: _open(study.side_host(host, side)) for side in study.SIDES})
+    if is_split(host):
+        return PairedHosts({side: _open(side_host(host, side)) for side in SIDES})
     return _open(host)
 
 
-def _open(host: study.Host) -> Host:
+def _open(host: study.Host) -> AgentHost:
     if host.connection == "local":
-        return Host(host, LocalMachine(host))
+        return AgentHost(host, LocalMachine(host))
     if host.connection == "ssh":
         # Fabric takes a third of a second to import, in every job.
         from kvroad.hosts.ssh import SshMachine
 
-        return Host(host, SshMachine(host))
+        return AgentHost(host, SshMachine(host))
     if host.connection == "slurm":
-        return Host(host, SlurmNode(host))
+        return AgentHost(host, SlurmNode(host))
     raise UserError(
         f"host {host.name} is reached by hand: make a file with 'kvroad bundle', run it there, "
         "and take the folder in with 'kvroad ingest'"

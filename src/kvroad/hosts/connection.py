@@ -15,10 +15,10 @@ from typing import Any
 import paramiko
 from fabric import Config, Connection
 
-from kvroad import study
 from kvroad.errors import UserError
 from kvroad.hosts.machine import HostLost
 from kvroad.hosts.ssh_config import identity_files, known_hosts_files, read_ssh_config
+from kvroad.study import fields as study
 
 __all__ = ["connect", "deadline", "disconnect", "label_of"]
 

@@ -12,10 +12,10 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from kvroad import study
 from kvroad.agent.manifest import MANIFEST, check_manifest
 from kvroad.hosts.agent_file import agent_bytes, agent_name
 from kvroad.hosts.machine import Completed, HostLost, shell_script
+from kvroad.study import fields as study
 
 __all__ = ["LocalMachine"]
 

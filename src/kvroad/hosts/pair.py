@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from kvroad.agent.manifest import MANIFEST, write_manifest
-from kvroad.hosts.host import Host, OnEvent, is_usable, one_line
+from kvroad.hosts.agent_host import AgentHost, OnEvent, is_usable, one_line
 from kvroad.hosts.machine import HostLost
 from kvroad.hosts.session import AgentSession
 from kvroad.plan import Phase, Plan
@@ -38,10 +38,10 @@ class PairedHosts:
     the passive half's lie beside them.
     """
 
-    def __init__(self, sides: Mapping[str, Host]) -> None:
+    def __init__(self, sides: Mapping[str, AgentHost]) -> None:
         self._sides = dict(sides)
 
-    def hosts(self) -> list[Host]:
+    def hosts(self) -> list[AgentHost]:
         """Return both hosts in the order of their names, in which they are locked."""
         return sorted(self._sides.values(), key=lambda host: host.host.name)
 

@@ -11,10 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from kvroad import study
 from kvroad.errors import UserError
 from kvroad.hosts.local import LocalMachine
 from kvroad.hosts.machine import HostLost
+from kvroad.study import fields as study
+from kvroad.study.sides import SIDES, is_split
 
 __all__ = ["SlurmNode", "job_id", "placed"]
 
@@ -55,7 +56,7 @@ def placed(host: study.Host) -> study.Host:
     """
     number = job_id(host)
     nodes = _nodes(number)
-    if not study.is_split(host):
+    if not is_split(host):
         return replace(host, address=os.environ.get("SLURMD_NODENAME") or nodes[0])
     if len(nodes) < 2:
         raise UserError(
@@ -63,7 +64,7 @@ def placed(host: study.Host) -> study.Host:
             f"{len(nodes)}"
         )
     sides: dict[str, Any] = {}
-    for side, node in zip(study.SIDES, nodes, strict=False):
+    for side, node in zip(SIDES, nodes, strict=False):
         told: study.HostSide = getattr(host, side)
         bind = told.bind_address or _address(node)
         sides[side] = replace(told, address=node, bind_address=bind)

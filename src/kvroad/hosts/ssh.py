@@ -13,11 +13,11 @@ from typing import Any
 
 from paramiko import SSHException
 
-from kvroad import study
 from kvroad.hosts.agent_file import agent_bytes, agent_name
 from kvroad.hosts.connection import connect, deadline, disconnect, label_of
 from kvroad.hosts.machine import Completed, HostLost, shell_path, shell_script
 from kvroad.hosts.transfer import download
+from kvroad.study import fields as study
 
 __all__ = ["SshMachine"]
 

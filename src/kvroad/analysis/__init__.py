@@ -1,0 +1,1 @@
+"""Frames from frames: tables, statistics, cost model, verdict. No host, no picture."""

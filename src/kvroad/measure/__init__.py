@@ -1,0 +1,1 @@
+"""One launch on a host, from its preflight to the folders of its cells."""

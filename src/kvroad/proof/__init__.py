@@ -1,0 +1,1 @@
+"""From a raw folder to proven or refused."""

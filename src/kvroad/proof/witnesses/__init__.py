@@ -1,0 +1,1 @@
+"""Each holds one kind of record against what a launch claims."""

@@ -1,0 +1,220 @@
+"""Witnesses from UCX's own output and NIXL's telemetry."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from kvroad.evidence.nixl import Pull
+from kvroad.evidence.redact import redact_text
+from kvroad.evidence.ucx_records import EnvironmentLine, ProtocolRow, ProtocolTable
+from kvroad.plan import Claim
+from kvroad.proof.raw import Evidence
+from kvroad.proof.road import is_claimed, is_on_road, memory_type, road_tables, transfer_word
+from kvroad.proof.witness import AGREES, CONTRADICTS, UNAVAILABLE, Finding, Witness, conclude
+
+__all__ = ["environment", "protocol_table", "telemetry", "use_counts"]
+
+
+def environment(evidence: Evidence) -> Witness:
+    """Hold UCX's own environment line against the asked variables.
+
+    Every posting process whose tables are used must have printed one; what the peers
+    printed must not differ.
+    """
+    claim = evidence.claim
+    wanted = {k: v for k, v in claim.environment.items() if k.startswith("UCX_")}
+    faults: list[Finding] = []
+    good = Finding(AGREES, "as asked", "")
+    for file in evidence.initiators:
+        log = evidence.logs.get(file)
+        lines = log.environments if log else ()
+        used = {t.pid for t in road_tables(log, claim)} or {line.pid for line in lines}
+        silent = used - {line.pid for line in lines}
+        if not used or silent:
+            who = f"process {min(silent)}" if silent else "any process"
+            seen = f"UCX printed no `UCX_* env variables` line of {who}"
+            faults.append(Finding(UNAVAILABLE, seen, file))
+        for line in lines:
+            if line.pid in used:
+                faults += _differences(line, wanted)
+                good = good if good.where else Finding(AGREES, "as asked", line.where, line.text)
+    for file, log in evidence.logs.items():
+        if file not in evidence.initiators:
+            faults += [fault for line in log.environments for fault in _differences(line, wanted)]
+    expected = " ".join(f"{k}={v}" for k, v in sorted(wanted.items()))
+    return conclude("environment", redact_text(expected), faults, good)
+
+
+def _differences(line: EnvironmentLine, wanted: Mapping[str, str]) -> Iterator[Finding]:
+    for name, value in sorted(wanted.items()):
+        got = line.variables.get(name)
+        if got is None and line.is_cut:
+            seen = f"UCX cut its environment line before {name}; a larger UCX_LOG_BUFFER shows it"
+            yield Finding(UNAVAILABLE, seen, line.where, line.text)
+        elif got is None:
+            yield Finding(CONTRADICTS, f"{name} did not arrive", line.where, line.text)
+        elif got != value.rstrip():
+            seen = f"{name} arrived as {got!r}, asked was {value!r}"
+            yield Finding(CONTRADICTS, seen, line.where, line.text)
+
+
+def protocol_table(evidence: Evidence) -> Witness:
+    """Hold the row that holds the descriptor size, of every worker, against the roads."""
+    claim = evidence.claim
+    size = claim.descriptor_bytes
+    faults: list[Finding] = []
+    good = Finding(AGREES, "", "")
+    n_tables = 0
+    for file in evidence.initiators:
+        tables = road_tables(evidence.logs.get(file), claim)
+        n_tables += len(tables)
+        if not tables:
+            what = f"`remote memory {claim.operation}` table of {memory_type(claim)} memory"
+            faults.append(Finding(UNAVAILABLE, f"UCX printed no {what}", file))
+        missing = _ranks_without(tables, claim)
+        if tables and missing:
+            seen = f"{missing} of {_engine_ranks(claim)} ranks printed no table"
+            faults.append(Finding(UNAVAILABLE, seen, file))
+        for table in sorted(tables, key=_uses, reverse=True):
+            row = _worst_row(table, claim)
+            if row is not None and not is_on_road(row, claim):
+                faults.append(
+                    Finding(
+                        CONTRADICTS,
+                        f"the {transfer_word(claim)} went by {row}",
+                        row.where,
+                        row.text,
+                    )
+                )
+            elif not table.is_complete:
+                faults.append(Finding(UNAVAILABLE, "a table is cut", table.where, table.text))
+            elif row is None:
+                seen = f"worker {table.pid}:{table.tid} {table.context} has no row for {size} bytes"
+                faults.append(Finding(CONTRADICTS, seen, table.where, table.text))
+            elif not good.where:
+                good = Finding(AGREES, str(row), row.where, row.text)
+    expected = f"{' or '.join(claim.roads)} for {size} bytes in every worker"
+    workers = "one worker" if n_tables == 1 else f"{n_tables} workers"
+    good = Finding(AGREES, f"{good.seen} in {workers}", good.where, good.quote)
+    return conclude("protocol_table", expected, faults, good)
+
+
+def _worst_row(table: ProtocolTable, claim: Claim) -> ProtocolRow | None:
+    """Return the row of the descriptor size, or one off the road that a merged one would take."""
+    row = table.row_for(claim.descriptor_bytes)
+    if row is None or claim.serving is None or not is_on_road(row, claim):
+        return row
+    largest = claim.serving.largest_descriptor_bytes
+    higher = [r for r in table.rows if row.min_bytes < r.min_bytes <= largest]
+    return next((r for r in higher if not is_on_road(r, claim)), row)
+
+
+def _engine_ranks(claim: Claim) -> int:
+    return claim.serving.engine_ranks if claim.serving is not None else 1
+
+
+def _ranks_without(tables: list[ProtocolTable], claim: Claim) -> int:
+    """Return how many ranks of a serving engine, each a process, are without a table."""
+    return max(0, _engine_ranks(claim) - len({table.pid for table in tables}))
+
+
+def _uses(table: ProtocolTable) -> int:
+    return sum(row.count or 0 for row in table.rows)
+
+
+def use_counts(evidence: Evidence) -> Witness:
+    """Hold UCX's use counts against the descriptors moved since the start, warm-up included.
+
+    Zero-copy and emulating rows count descriptors, copy-out rows pieces, ``sgl`` rows
+    transfers: so the claimed road must count no less, and no other row anything.
+    """
+    name, expected = "use_counts", "no less than the descriptors moved, none on another road"
+    if not evidence.claim.use_counts:
+        return Witness(name, UNAVAILABLE, expected, "use counts were not asked for", "")
+    findings = [
+        finding
+        for rank, file in enumerate(evidence.initiators)
+        for finding in _rank_counts(evidence, rank, file)
+    ]
+    good = next((f for f in findings if f.status == AGREES), Finding(AGREES, "", ""))
+    return conclude(name, expected, findings, good)
+
+
+def _rank_counts(evidence: Evidence, rank: int, file: str) -> Iterator[Finding]:
+    claim, log = evidence.claim, evidence.logs.get(file)
+    tables = [t for t in (log.tables if log else ()) if t.operation == claim.operation]
+    if not any(table.has_counts for table in tables):
+        yield Finding(UNAVAILABLE, "UCX printed no use counts", file)
+        return
+    right = road_tables(log, claim)
+    rows = [(table, row) for table in tables for row in table.rows if row.count]
+    on_road = [row for table, row in rows if table in right and is_claimed(row, claim)]
+    yield from _astray([(table, row) for table, row in rows if row not in on_road], right, rows)
+    done = [p for pulls in evidence.pulls for p in pulls.pulls if p.rank == rank and p.is_done]
+    # An emulated list is written piece by piece, and counted so.
+    is_sgl = any(row.description == "sgl" for row in on_road)
+    needed = len(done) if is_sgl else sum(p.descriptors_moved or 0 for p in done)
+    what = f"{needed} {'transfers' if is_sgl else 'descriptors'} moved"
+    counted = sum(row.count or 0 for row in on_road)
+    where, quote = next(((row.where, row.text) for row in on_road), (file, ""))
+    if counted < needed or not done:
+        seen = f"UCX counted {counted} {transfer_word(claim)} on the claimed road for {what}"
+        yield Finding(CONTRADICTS, seen, where, quote)
+    else:
+        yield Finding(AGREES, f"{counted} counted for {what}", where, quote)
+
+
+def _astray(
+    lost: list[tuple[ProtocolTable, ProtocolRow]],
+    right: list[ProtocolTable],
+    counted: list[tuple[ProtocolTable, ProtocolRow]],
+) -> Iterator[Finding]:
+    """Sum the counts on other roads by what their rows say."""
+    total = sum(row.count or 0 for _, row in counted)
+    by_text: dict[str, list[ProtocolRow]] = {}
+    for table, row in lost:
+        place = "" if table in right else f" ({table.scope}: {table.title})"
+        by_text.setdefault(f"{row}{place}", []).append(row)
+    for text, rows in by_text.items():
+        deed = "reads" if lost[0][0].operation == "read" else "writes"
+        seen = f"{sum(row.count or 0 for row in rows)} of {total} {deed} counted went by {text}"
+        yield Finding(CONTRADICTS, seen, rows[0].where, rows[0].text)
+
+
+def telemetry(evidence: Evidence) -> Witness:
+    """Hold NIXL's telemetry of every pull against the plan."""
+    pulls = list(evidence.cell_pulls())
+    n_planned = sum(evidence.planned.values())
+    faults = []
+    failed = [p for p in pulls if not p.is_done]
+    if failed:
+        first = failed[0]
+        seen = f"{len(failed)} of {len(pulls)} transfers failed: {first.error or first.state}"
+        faults.append(Finding(CONTRADICTS, seen, first.where))
+    for log in evidence.pulls:
+        faults += [Finding(CONTRADICTS, p.reason, p.where) for p in log.problems[:1]]
+    for pull in (p for p in pulls if p.is_done):
+        faults += _deviations(pull)
+    for (cell, phase), n_pulls in evidence.planned.items():
+        got = sum(p.phase == phase and p.cell == cell for p in pulls)
+        if got < n_pulls:
+            seen = f"{got} of {n_pulls} pulls planned for phase {phase} were made"
+            faults.append(Finding(CONTRADICTS if pulls else UNAVAILABLE, seen, "pulls"))
+    if not pulls:
+        faults.append(Finding(UNAVAILABLE, "no pull was made", "pulls"))
+    expected = f"{n_planned} pulls with descriptors and bytes as planned, none failed"
+    moved = sum(p.bytes_moved or 0 for p in pulls)
+    where = pulls[0].file if pulls else ""
+    good = Finding(AGREES, f"{len(pulls)} pulls, {moved} bytes, none failed", where)
+    return conclude("telemetry", expected, faults, good)
+
+
+def _deviations(pull: Pull) -> Iterator[Finding]:
+    if pull.descriptors_moved is None or pull.bytes_moved is None:
+        yield Finding(UNAVAILABLE, "NIXL gave no telemetry", pull.where)
+    elif pull.descriptors_moved != pull.descriptors_planned:
+        seen = f"NIXL moved {pull.descriptors_moved} of {pull.descriptors_planned} descriptors"
+        yield Finding(CONTRADICTS, seen, pull.where)
+    elif pull.bytes_moved != pull.bytes_planned:
+        seen = f"NIXL moved {pull.bytes_moved} of {pull.bytes_planned} bytes"
+        yield Finding(CONTRADICTS, seen, pull.where)

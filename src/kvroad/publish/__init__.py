@@ -1,0 +1,1 @@
+"""What people look at: figures, page, MLflow, archives of raw files."""

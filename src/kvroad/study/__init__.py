@@ -1,0 +1,1 @@
+"""What is asked for: configuration, checks, design, identity. No host, no file below results/."""

@@ -1,0 +1,402 @@
+"""The one door to Hydra: overrides and ``conf/`` become a typed, checked study."""
+
+from __future__ import annotations
+
+import re
+import types
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import MISSING, fields, is_dataclass
+from pathlib import Path
+from typing import Any, get_args, get_origin, get_type_hints
+
+from hydra import compose as hydra_compose
+from hydra import initialize_config_dir
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException, MissingConfigException
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError  # type: ignore[import-untyped]
+
+from kvroad.errors import UserError, nearest
+from kvroad.study.arms import arm_label
+from kvroad.study.checks import validate, validate_hosts
+from kvroad.study.fields import FIELD_OF_GROUP, Engine, Model, Study, Workload, config_keys
+from kvroad.study.name import without_password
+from kvroad.study.serving import ServingOptions
+from kvroad.study.several_hosts import chosen_hosts, merge_studies, words_for_host
+from kvroad.study.snakemake_words import check_command_line, snakemake_overrides
+
+__all__ = ["check_command_line", "compose", "read_model", "read_values", "snakemake_overrides"]
+
+# Groups of which a study takes several options; the others take one.
+_LIST_GROUPS = tuple(FIELD_OF_GROUP)
+# What a variant may set, and the type whose fields these are.
+_OWNERS: tuple[tuple[str, Any], ...] = (
+    ("engine", Engine),
+    ("workload", Workload),
+    ("serving", ServingOptions),
+)
+_HOW_TO_CHOOSE = "a file chooses options by '- override /GROUP: OPTION' under defaults"
+
+
+def compose(overrides: Sequence[str], conf_dir: Path) -> Study:
+    """Compose ``conf_dir`` with Hydra overrides, the last one of a key winning.
+
+    Raises
+    ------
+    UserError
+        In one line, for whatever Hydra, a field's type or a value check refuses.
+    """
+    conf_dir = conf_dir.resolve()
+    if not (conf_dir / "config.yaml").is_file():
+        raise UserError(f"configuration: {conf_dir / 'config.yaml'} does not exist")
+    asked = {override.key_or_group: override for override in map(_parse, overrides)}
+    hosts = chosen_hosts(_value(asked, "host"), _value(asked, "study"), conf_dir)
+    if not hosts:
+        return _compose(asked, asked, conf_dir)
+    words = {key: str(override.input_line) for key, override in asked.items()}
+    studies = []
+    for host in hosts:
+        own = map(_parse, words_for_host(host, hosts, words))
+        studies.append(_compose({o.key_or_group: o for o in own}, asked, conf_dir))
+    study = merge_studies(studies)
+    validate_hosts(study)
+    return study
+
+
+def _value(asked: Mapping[str, Override], key: str) -> Any:
+    override = asked.get(key)
+    return None if override is None or override.is_sweep_override() else override.value()
+
+
+def _compose(asked: Mapping[str, Override], given: Mapping[str, Override], conf_dir: Path) -> Study:
+    """Return the study on one host; ``given`` is what was asked for the study as a whole."""
+    for override in asked.values():
+        _check_override(override, conf_dir)
+    _check_chosen(asked, conf_dir)
+    data = _hydra(map(_as_hydra_takes_it, asked.values()), conf_dir)
+    _check_groups(data, conf_dir)
+    data["baseline"] = _baseline(asked, data)
+    told = [without_password(_text(override)) for override in given.values()]
+    study = _study(data, told)
+    _check_host_overrides(asked, study, conf_dir)
+    validate(study)
+    return study
+
+
+def read_values(words: Sequence[str], allowed: Iterable[str]) -> dict[str, Any]:
+    """Return the values of ``key=value`` words in Hydra's syntax, for keys of a command's own.
+
+    Raises
+    ------
+    UserError
+        For a key that is none of ``allowed``, and for a value that cannot be read.
+    """
+    values: dict[str, Any] = {}
+    for override in map(_parse, words):
+        key, line = override.key_or_group, _one_line(override.input_line)
+        if key not in allowed or override.is_add() or override.is_delete():
+            raise _unknown("key", key, allowed)
+        if override.is_sweep_override():
+            value = line.split("=", 1)[1]
+            raise UserError(f"{line}: several values need brackets: {key}=[{value}]")
+        values[key] = override.value()
+    return values
+
+
+def read_model(name: str, conf_dir: Path) -> Model:
+    """Return a model of ``conf_dir`` by its name.
+
+    Raises
+    ------
+    UserError
+        When there is none, or its file is not that of a model.
+    """
+    known = _options(conf_dir, "model")
+    if name not in known:
+        raise _unknown("model", name, known)
+    data = OmegaConf.to_container(OmegaConf.load(conf_dir / "model" / f"{name}.yaml"))
+    model = _typed(Model, data, "model")
+    assert isinstance(model, Model)
+    return model
+
+
+def _unknown(what: str, word: str, allowed: Iterable[str]) -> UserError:
+    words = sorted(allowed)
+    return UserError(f"unknown {what} {word!r}{nearest(word, words)} (allowed: {', '.join(words)})")
+
+
+def _one_line(text: object) -> str:
+    return " ".join(str(text).split())
+
+
+def _parse(text: str) -> Override:
+    try:
+        return OverridesParser.create().parse_override(text)
+    except HydraException as error:
+        reason = f"{str(error).splitlines()[0]}; a value with other signs goes in quotes"
+        for left, right, what in (("[", "]", "list"), ("{", "}", "mapping")):
+            if text.count(left) > text.count(right):
+                reason = f"the {what} is not closed; write {text}{right}"
+        raise UserError(f"override {text!r} cannot be read: {reason}") from error
+
+
+def _check_override(override: Override, conf_dir: Path) -> None:
+    key, line = override.key_or_group, _one_line(override.input_line)
+    if override.package is not None:
+        raise UserError(f"override {line!r}: '@' is not supported; name the key itself")
+    hint = _type_at(key.split("."))
+    if override.is_delete():
+        return
+    value = line.split("=", 1)[1]
+    if not value:
+        raise UserError(f"{key} has no value: write {key}=VALUE, or {key}=null to unset it")
+    if override.is_sweep_override():
+        is_list = key in (*_LIST_GROUPS, "host") or get_origin(_required(hint)) is list
+        form = f"{key}=[{value}]" if is_list else f'{key}="{value}"'
+        raise UserError(
+            f"{line}: several values need {'brackets' if is_list else 'quotes'}: {form}"
+        )
+    if (conf_dir / key).is_dir():
+        _check_options(key, override.value(), _options(conf_dir, key))
+
+
+def _type_at(parts: Sequence[str]) -> Any:
+    """Return the type of a dotted key; raise for the first part that does not exist."""
+    known: dict[str, Any] | None = config_keys()
+    hint: Any = None
+    for depth, part in enumerate(parts):
+        if known is not None and part not in known:
+            where = ".".join(parts[:depth])
+            what = f"key of {where}:" if where else "key"
+            if not known:
+                raise UserError(f"{'.'.join(parts)}: {where} is a value and has no keys")
+            raise _unknown(what, part, known)
+        if known is not None:
+            hint = _required(known[part])
+        elif get_origin(hint) is dict:
+            hint = _required(get_args(hint)[1])
+        known = _keys_below(hint)
+    return hint
+
+
+def _keys_below(hint: Any) -> dict[str, Any] | None:
+    """Return the keys that a value of this type has, ``None`` where any name will do."""
+    if is_dataclass(hint):
+        return get_type_hints(hint)
+    return None if hint is Any or get_origin(hint) is dict else {}
+
+
+def _required(hint: Any) -> Any:
+    return get_args(hint)[0] if isinstance(hint, types.UnionType) else hint
+
+
+def _options(conf_dir: Path, group: str) -> list[str]:
+    return sorted(path.stem for path in (conf_dir / group).glob("*.yaml"))
+
+
+def _check_options(group: str, value: Any, options: list[str]) -> None:
+    allowed = ", ".join(options)
+    if group not in _LIST_GROUPS and isinstance(value, list):
+        raise UserError(f"{group}: one option is taken, not a list (allowed: {allowed})")
+    names = value if isinstance(value, list) else [value]
+    if not names:
+        raise UserError(f"{group} is empty: name at least one (allowed: {allowed})")
+    for name in names:
+        if not isinstance(name, str):
+            raise UserError(f"{group}: {_shown(name)} is not an option (allowed: {allowed})")
+        if name not in options:
+            raise _unknown(group, name, options)
+        if names.count(name) > 1:
+            raise UserError(f"{group}: {name!r} is named twice; once is enough")
+
+
+def _check_chosen(asked: Mapping[str, Override], conf_dir: Path) -> None:
+    """Refuse to change an option of a list group that the study has not chosen."""
+    below = [
+        (parts[0], parts[1])
+        for override in asked.values()
+        if (parts := override.key_or_group.split("."))[0] in _LIST_GROUPS
+        and len(parts) > 1
+        and not override.is_add()
+    ]
+    if not below:
+        return
+    choices = [
+        override for override in asked.values() if (conf_dir / override.key_or_group).is_dir()
+    ]
+    chosen = _hydra(map(_as_hydra_takes_it, choices), conf_dir)
+    for group, name in below:
+        if name not in chosen.get(group, {}):
+            raise _unknown(f"{group} of this study", name, chosen.get(group, {}))
+
+
+def _as_hydra_takes_it(override: Override) -> str:
+    """Return the override so that it also sets a field that its file leaves to the default."""
+    line = str(override.input_line)
+    is_plain = not (override.is_add() or override.is_force_add() or override.is_delete())
+    is_choice = override.key_or_group in (*_LIST_GROUPS, "study") or (
+        is_dataclass(config_keys()[override.key_or_group.split(".")[0]])
+        and "." not in override.key_or_group
+    )
+    return f"++{line}" if is_plain and not is_choice else line
+
+
+def _text(override: Override) -> str:
+    if override.is_delete():
+        return f"~{override.key_or_group}"
+    sign = "++" if override.is_force_add() else "+" if override.is_add() else ""
+    return f"{sign}{override.key_or_group}={override.get_value_element_as_str()}"
+
+
+def _hydra(overrides: Iterable[str], conf_dir: Path) -> dict[str, Any]:
+    try:
+        with initialize_config_dir(str(conf_dir), version_base="1.3"):
+            config = hydra_compose("config", overrides=list(overrides))
+        data = OmegaConf.to_container(config, resolve=True)
+    except MissingConfigException as error:
+        if found := re.search(r"'(\w+)/([^']+)'", str(error)):
+            group, name = found.groups()
+            raise _unknown(group, name, _options(conf_dir, group)) from error
+        raise UserError(f"configuration: {_one_line(error)}") from error
+    except (HydraException, OmegaConfBaseException, YAMLError, UnicodeDecodeError) as error:
+        reason = _one_line(error)
+        if "Cannot merge DictConfig with ListConfig" in reason:
+            reason = f"{reason.split(':')[0]}: a list where keys belong; {_HOW_TO_CHOOSE}"
+        raise UserError(f"configuration: {reason}") from error
+    assert isinstance(data, dict)
+    return {str(key): value for key, value in data.items()}
+
+
+def _check_groups(data: Mapping[str, Any], conf_dir: Path) -> None:
+    for group in sorted(path.name for path in conf_dir.iterdir() if path.is_dir()):
+        allowed = ", ".join(_options(conf_dir, group))
+        chosen = data.get(group)
+        if group in _LIST_GROUPS and not chosen:
+            raise UserError(f"{group} is empty: name at least one (allowed: {allowed})")
+        if chosen is not None and not isinstance(chosen, dict):
+            raise UserError(
+                f"{group}: {_shown(chosen)} is not a mapping; {_HOW_TO_CHOOSE} (allowed: {allowed})"
+            )
+    for group in _LIST_GROUPS:
+        for name, value in data[group].items():
+            if not isinstance(value, dict):
+                raise UserError(
+                    f"conf/{group}: the file that sets {name!r} must begin with the line "
+                    f"'# @package {group}.NAME'"
+                )
+
+
+def _check_host_overrides(asked: Mapping[str, Override], study: Study, conf_dir: Path) -> None:
+    """Refuse a host's word on no transport, and an override that its word would hide."""
+    known = {*_options(conf_dir, "transport"), *study.transports}
+    for name, held in study.host.transports.items():
+        if name not in known:
+            raise _unknown("transport in host.transports:", name, known)
+        hidden = {f"transport.{name}.env.{key}" for key in held.env}
+        if held.ucx_tls is not None:
+            hidden.add(f"transport.{name}.ucx_tls")
+        for key in hidden & set(asked):
+            meant = key.replace("transport.", "host.transports.", 1)
+            raise UserError(f"{key} has no effect: the host sets its own; override {meant}")
+
+
+def _baseline(asked: Mapping[str, Override], data: Mapping[str, Any]) -> Any:
+    """Return the baseline: as asked for, else the study's if it is an arm, else the first arm."""
+    arms = [arm_label(t, v) for v in data["variant"] for t in data["transport"]]
+    arms = [arm for arm in arms if arm in (data.get("arms") or arms)] or arms
+    told = data.get("baseline")
+    is_replaced = "baseline" not in asked and any(
+        group in asked for group in (*_LIST_GROUPS, "arms")
+    )
+    return arms[0] if told is None or (is_replaced and told not in arms) else told
+
+
+def _study(data: dict[str, Any], overrides: list[str]) -> Study:
+    hints = config_keys()
+    for key in data:
+        if key not in hints:
+            raise _unknown("key", key, hints)
+    values = {FIELD_OF_GROUP.get(k, k): _typed(hints[k], v, k) for k, v in data.items()}
+    _check_complete(Study, values, "")
+    for name, variant in values["variants"].items():
+        for group, owner in _OWNERS:
+            settings = getattr(variant, group)
+            settings.update(_fields(owner, settings, f"variant.{name}.{group}"))
+    return Study(**values, overrides=overrides)
+
+
+def _typed(hint: Any, value: Any, where: str) -> Any:
+    if value == "???":
+        raise UserError(f"{where} has no value")
+    if isinstance(hint, types.UnionType):
+        return None if value is None else _typed(_required(hint), value, where)
+    if is_dataclass(hint):
+        return _instance(hint, value, where)
+    if get_origin(hint) is list:
+        if not isinstance(value, list):
+            raise _wrong(where, value, f"a list, such as {where}=[{_shown(value)}]")
+        return [_typed(get_args(hint)[0], item, where) for item in value]
+    if get_origin(hint) is dict:
+        if not isinstance(value, dict):
+            raise _wrong(where, value, "a mapping")
+        return {str(k): _typed(get_args(hint)[1], v, f"{where}.{k}") for k, v in value.items()}
+    return _plain(value) if hint is Any else _scalar(hint, value, where)
+
+
+def _instance(owner: Any, value: Any, where: str) -> Any:
+    if not isinstance(value, dict):
+        raise _wrong(where, value, "a mapping")
+    values = _fields(owner, value, where)
+    _check_complete(owner, values, f"{where}.")
+    return owner(**values)
+
+
+def _check_complete(owner: Any, values: Mapping[str, Any], where: str) -> None:
+    for field in fields(owner):
+        if field.name not in values and field.default is field.default_factory is MISSING:
+            raise UserError(f"{where}{field.name} has no value")
+
+
+def _fields(owner: Any, values: Mapping[str, Any], where: str) -> dict[str, Any]:
+    hints = get_type_hints(owner)
+    for key in values:
+        if key not in hints:
+            raise _unknown(f"key of {where}:", str(key), hints)
+    return {key: _typed(hints[key], value, f"{where}.{key}") for key, value in values.items()}
+
+
+def _scalar(hint: Any, value: Any, where: str) -> Any:
+    if hint is bool:
+        if not isinstance(value, bool):
+            raise _wrong(where, value, "true or false")
+        return value
+    if isinstance(value, bool) or value is None:
+        pass
+    elif hint is str and isinstance(value, str | int):
+        return str(value)
+    elif hint is int and (isinstance(value, int) or re.fullmatch(r"[+-]?\d+", str(value))):
+        return int(value)
+    elif hint is float and re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", str(value)):
+        return float(value)
+    if hint is str:
+        # A bare 1e3 or true is a number or a truth value by now: its spelling is lost.
+        raise _wrong(where, value, "text; put the value in quotes so that it stays as written")
+    raise _wrong(where, value, "a whole number" if hint is int else "a number")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list) else value
+
+
+def _wrong(where: str, value: Any, needed: str) -> UserError:
+    return UserError(f"{where}: {_shown(value)} is not {needed}")
+
+
+def _shown(value: Any) -> str:
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return str(value) if isinstance(value, int | float) else repr(value)

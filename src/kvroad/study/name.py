@@ -1,0 +1,63 @@
+"""What a study is called: folder names, and what in it is not to be shown."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import asdict
+from typing import Any
+
+from kvroad.study.fields import Study
+
+__all__ = ["HOW_TO_REACH", "resolved", "study_slug", "without_password"]
+
+
+def without_password(text: str) -> str:
+    """Return the text with the password of every URI in it masked."""
+    return re.sub(r"(://[^:/@\s]*):[^@\s]*@", r"\1:***@", text)
+
+
+def resolved(study: Study) -> dict[str, Any]:
+    """Return the study as plain dicts and lists; a password in the tracking URI is masked."""
+    plain = asdict(study)
+    plain["tracking"]["uri"] = without_password(study.tracking.uri)
+    if not study.hosts:
+        del plain["hosts"]
+    return plain
+
+
+HOW_TO_REACH = (
+    "address",
+    "user",
+    "port",
+    "identity_file",
+    "python",
+    "work_dir",
+    "source",
+    "bind_address",
+    "strict",
+    "connect_timeout_s",
+    "lease_s",
+    "lock_timeout_s",
+)
+
+
+_CHANGES_NO_RESULT = re.compile(
+    rf"\+*(study=|tracking[.=]|host\.([\w-]+\.){{0,2}}({'|'.join(HOW_TO_REACH)})=|"
+    r"host\.([\w-]+\.){0,2}serving[.=])"
+)
+
+
+def study_slug(study: Study) -> str:
+    """Return a folder name: the study's, then ``+`` and each override in alphabetical order.
+
+    ``study=`` is the name itself; tracking and the way to a host change no result: none of
+    them is spelled out. A short hash follows where a character was replaced, the name was
+    cut, or ``+`` is ambiguous.
+    """
+    told = sorted(o for o in study.overrides if not _CHANGES_NO_RESULT.match(o))
+    exact = "+".join([study.name, *told])
+    safe = re.sub(r"[^A-Za-z0-9._+=,\[\]-]", "_", exact)
+    if safe == exact and len(safe) <= 100 and not any("+" in o for o in told):
+        return safe
+    return f"{safe[:89]}-{hashlib.sha256(exact.encode()).hexdigest()[:10]}"
