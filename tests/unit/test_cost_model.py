@@ -14,8 +14,7 @@ from synthetic import DESCRIPTOR_BYTES, design_data, planned, write_design
 
 from benchmarks.simulate_costs import COSTS, Cost, draw_launches, simulate_fits
 from kvroad.analysis import cost_model
-from kvroad.analysis.cost_model import CostTables, Launches, cost_tables, fit_cost
-from kvroad.analysis.cost_model import whatif
+from kvroad.analysis.cost_model import CostTables, Launches, cost_tables, fit_cost, whatif
 from kvroad.analysis.cost_model.break_even import fieller
 from kvroad.analysis.cost_model.fit import terms
 from kvroad.analysis.tables import parse_design
