@@ -1,0 +1,43 @@
+"""Kinds that are declared one to a file, found by looking through the package that holds them.
+
+Standard library only: the kinds of byte counters travel to the host with the agent.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from typing import Protocol, TypeVar
+
+__all__ = ["Named", "kinds_in"]
+
+
+class Named(Protocol):
+    """What a kind needs to be found by."""
+
+    @property
+    def name(self) -> str:
+        """Its name in configuration and records."""
+        ...
+
+
+K = TypeVar("K", bound=Named)
+
+
+def kinds_in(package: str, kind: type[K]) -> dict[str, K]:
+    """Return the instances of ``kind`` that modules of a package hold at their top, by name.
+
+    In the order of the module names, and within one as they are declared.
+
+    Raises
+    ------
+    ValueError
+        When two of them have one name.
+    """
+    found: dict[str, K] = {}
+    for place in sorted(pkgutil.iter_modules(importlib.import_module(package).__path__)):
+        module = importlib.import_module(f"{package}.{place.name}")
+        for value in vars(module).values():
+            if isinstance(value, kind) and found.setdefault(value.name, value) is not value:
+                raise ValueError(f"{module.__name__}: a second {kind.__name__} {value.name!r}")
+    return found
