@@ -24,6 +24,7 @@ PARTS = ("Snakefile", "conf", "profiles", "src", "workflow")
 # What is read by people or programs as text. Pictures of pixels and Parquet hold their writer's
 # version; the page is made of the tables and figures that are compared.
 TABLES = (".csv", ".json", ".md", ".svg")
+_NUMBER = re.compile(rb"-?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
 # Not MLflow's runs, which are no part of a report, and not the gate: some published studies
 # have cells without a number, and fail it on purpose.
 TARGET = ("all", "--until", "write_report")
@@ -55,12 +56,13 @@ def snakemake(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 def differences(published: Path, folder: Path) -> Iterator[str]:
     """Rebuild a report in an empty folder; yield what differs, a line each."""
     lay_down(published, folder)
-    words = json.loads((published / "study.json").read_text(encoding="utf-8"))["overrides"]
-    plan = snakemake(folder, *TARGET, "--dry-run", "--config", *words)
+    overrides = json.loads((published / "study.json").read_text(encoding="utf-8"))["overrides"]
+    words = (*TARGET, "--config", f"hydra={json.dumps(overrides)}")
+    plan = snakemake(folder, *words, "--dry-run")
     if to_measure := re.search(r"^measure_launch +(\d+)$", plan.stdout, re.MULTILINE):
         yield f"{to_measure[1]} launches would be measured"
         return
-    done = snakemake(folder, *TARGET, "--config", *words)
+    done = snakemake(folder, *words)
     if done.returncode:
         yield f"cannot be rebuilt:\n{done.stdout}"
         return
@@ -87,8 +89,21 @@ def first_difference(published: Path, rebuilt: Path) -> str:
         return ""
     lines = zip_longest(before.split(b"\n"), after.split(b"\n"), fillvalue=b"")
     number, (old, new) = next((n, pair) for n, pair in enumerate(lines, 1) if pair[0] != pair[1])
-    start = max(len(os.path.commonprefix([old, new])) - 20, 0)
-    return f"{number}: published {old[start : start + 80]!r}, rebuilt {new[start : start + 80]!r}"
+    column = next(
+        (i for i, pair in enumerate(zip(old, new, strict=False)) if pair[0] != pair[1]), 0
+    )
+    start = max(column - 20, 0)
+    pieces = [line[start : start + 60].decode(errors="replace") for line in (old, new)]
+    return f"{number}: {widest(before, after)}: published {pieces[0]!r}, rebuilt {pieces[1]!r}"
+
+
+def widest(before: bytes, after: bytes) -> str:
+    """Return by how much numbers differ where nothing else does."""
+    if _NUMBER.sub(b"", before) != _NUMBER.sub(b"", after):
+        return "more than numbers"
+    pairs = zip(*(map(float, _NUMBER.findall(text)) for text in (before, after)), strict=True)
+    share = max((abs(a - b) / max(abs(a), abs(b)) for a, b in pairs if a != b), default=0.0)
+    return f"numbers alone, by {share:.1g} of their value at most"
 
 
 def main(chosen: list[str]) -> int:

@@ -14,6 +14,7 @@ from kvroad.evidence.redact import redact_env
 from kvroad.kv_layout import pull_layout
 from kvroad.serving import AGGREGATED, SERVING_ENGINES, check_serving
 from kvroad.study import (
+    PUBLISHED,
     SIDES,
     Engine,
     Host,
@@ -180,6 +181,10 @@ def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 
 def _check_text(study: Study) -> None:
+    if study.name == PUBLISHED:
+        raise UserError(
+            f"name: {PUBLISHED!r} is the folder of published reports; name it otherwise"
+        )
     names = [("name", study.name), ("session", study.session), ("host.name", study.host.name)]
     names += [("transport", n) for n in study.transports] + [("variant", n) for n in study.variants]
     for where, name in names:

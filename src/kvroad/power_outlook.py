@@ -11,7 +11,7 @@ from kvroad.errors import UserError
 from kvroad.outlook import n_comparisons
 from kvroad.saved import SavedStudy, find_study
 from kvroad.stats.power import chance_of_same, plan_power, spread_of_contrasts
-from kvroad.study import Study, study_slug
+from kvroad.study import PUBLISHED, Study, study_slug
 from kvroad.tables import METRICS, margin
 
 __all__ = ["Power", "power_of"]
@@ -74,7 +74,7 @@ def _source(
             return source
         raise UserError(f"{source.folder}: neither contrasts.csv nor verdict.csv is there")
     for name in (study_slug(study), study.name):
-        for folder in (results / "studies" / name, reports / name):
+        for folder in (results / "studies" / name, reports / name, reports / PUBLISHED / name):
             source = SavedStudy(name, folder)
             if _contrasts_of(source):
                 return source

@@ -14,6 +14,7 @@ from kvroad.serving import HostServing, ServingOptions
 __all__ = [
     "FIELD_OF_GROUP",
     "HOW_TO_REACH",
+    "PUBLISHED",
     "SIDES",
     "Claims",
     "Engine",
@@ -391,6 +392,8 @@ HOW_TO_REACH = (
     "lease_s",
     "lock_timeout_s",
 )
+# The folder among those of reports that holds the committed ones; no study has its name.
+PUBLISHED = "published"
 _CHANGES_NO_RESULT = re.compile(
     rf"\+*(study=|tracking[.=]|host\.([\w-]+\.){{0,2}}({'|'.join(HOW_TO_REACH)})=|"
     r"host\.([\w-]+\.){0,2}serving[.=])"

@@ -30,7 +30,7 @@ from kvroad.plan import Plan, Process
 from kvroad.power_outlook import power_of
 from kvroad.publish import ARCHIVE
 from kvroad.saved import SavedStudy
-from kvroad.study import Study, hosts_of, study_slug
+from kvroad.study import PUBLISHED, Study, hosts_of, study_slug
 from kvroad.tables import metric
 
 __all__ = ["run"]
@@ -104,7 +104,7 @@ def _cost(prices: Mapping[str, float | None], duration: Duration) -> float | Non
 
 def _published(study: Study, cells: list[str]) -> dict[str, Any] | None:
     """Return the report whose raw files hold cells of the study that are not taken in here."""
-    report = SavedStudy(study.name, REPORTS / study.name)
+    report = SavedStudy(study.name, REPORTS / PUBLISHED / study.name)
     if not report.has("cells") or not (archive := report.folder / ARCHIVE).is_file():
         return None
     there = set(report.table("cells")["cell"]) & set(cells)

@@ -15,7 +15,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from kvroad.cost_model import CostTables, read_tables
-from kvroad.raw_link import RAW_NAME, raw_note
+from kvroad.raw_link import raw_note
 from kvroad.report.roads import provenance_rows, road_rows
 from kvroad.report.svg import inline_svg
 from kvroad.tables import Design, metrics_of, read_design, write_text
@@ -82,7 +82,7 @@ def build(
         "roads": road_rows(cells, pd.read_parquet(witnesses_parquet), design),
         "provenance": provenance_rows(facts),
         "links": [_link(Path(path), page_path) for path in downloads],
-        "raw": Markup(raw_note(is_published=page_path.with_name(RAW_NAME).exists())),
+        "raw": Markup(raw_note(is_published=False)),
     }
     environment = Environment(
         loader=PackageLoader("kvroad"),
