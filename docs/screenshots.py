@@ -29,7 +29,7 @@ from playwright.sync_api import sync_playwright
 ROOT = Path(__file__).parent.parent
 PUBLISHED = ROOT / "reports" / "published"
 IMAGES = ROOT / "docs" / "images"
-STUDIES = ("loopback_published", "h200_nvlink", "h200_regions", "h200_serving")
+STUDIES = ("loopback", "h200_nvlink", "h200_regions", "h200_serving")
 STUDY = "h200_nvlink"
 PARTS = ("Snakefile", "conf", "profiles", "src", "workflow")
 LIMIT = 300_000
