@@ -212,6 +212,13 @@ def test_differences_of_versions_environment_and_host_are_told(tmp_path: Path) -
 
 def test_names_and_folders(tmp_path: Path) -> None:
     assert find_study("aa", REPOSITORY / "reports", tmp_path).folder == PUBLISHED / "aa"
+    for place in ("results/studies/aa", "reports/aa"):
+        shutil.copytree(PUBLISHED / "aa", tmp_path / place)
+        assert find_study("aa", tmp_path / "reports", tmp_path / "results").folder == (
+            tmp_path / place
+        )
+    own, published = tmp_path / "reports", PUBLISHED / "aa"
+    assert find_study(str(published), own, tmp_path / "results").folder == published
     (tmp_path / "empty").mkdir()
     for words, said in (
         (["aa"], "name two studies or more"),
