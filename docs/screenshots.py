@@ -1,6 +1,6 @@
 """Make the docs' screenshots: `uv run python docs/screenshots.py [reports] [mlflow]`.
 
-Needs Chromium. Reports are those of `reports/`; MLflow's pages show the published study
+Needs Chromium. Reports are those of `reports/published/`; MLflow's pages show the published study
 `h200_nvlink`, which is logged to a database of its own first (about two minutes).
 """
 
@@ -27,8 +27,9 @@ from PIL import Image
 from playwright.sync_api import sync_playwright
 
 ROOT = Path(__file__).parent.parent
+PUBLISHED = ROOT / "reports" / "published"
 IMAGES = ROOT / "docs" / "images"
-STUDIES = ("loopback_published", "h200_nvlink", "h200_regions", "h200_serving")
+STUDIES = ("loopback", "h200_nvlink", "h200_regions", "h200_serving")
 STUDY = "h200_nvlink"
 PARTS = ("Snakefile", "conf", "profiles", "src", "workflow")
 LIMIT = 300_000
@@ -49,7 +50,7 @@ def save(shot: bytes, name: str) -> None:
 def shoot_reports(browser: Any) -> None:
     """Show the head of each report in both themes, and one at the width of a phone."""
     for study in STUDIES:
-        url = (ROOT / "reports" / study / "index.html").as_uri()
+        url = (PUBLISHED / study / "index.html").as_uri()
         for scheme, width in (("light", 1100), ("dark", 1100), ("light", 390)):
             is_phone = width < 500
             if is_phone and study != STUDY:
@@ -99,7 +100,7 @@ def log_study(folder: Path) -> None:
     for part in PARTS:
         source = ROOT / part
         (shutil.copytree if source.is_dir() else shutil.copy)(source, folder / part)
-    raw = ROOT / "reports" / STUDY / "raw.tar.xz"
+    raw = PUBLISHED / STUDY / "raw.tar.xz"
     subprocess.run(["tar", "-xJf", str(raw), "-C", str(folder)], check=True)
     kept = {k: v for k, v in os.environ.items() if k != "MLFLOW_TRACKING_URI"}
     command = ["-m", "snakemake", "--cores", "1", "all", "--config", f"study={STUDY}"]

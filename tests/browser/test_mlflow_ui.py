@@ -17,7 +17,7 @@ from mlflow_server import free_port, server
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
 
-REPORTS = Path(__file__).parent.parent.parent / "reports"
+REPORTS = Path(__file__).parent.parent.parent / "reports/published"
 NVLINK, SMOKE = "h200_nvlink", "smoke"
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-REPORTS = Path(__file__).parent.parent.parent / "reports"
+REPORTS = Path(__file__).parent.parent.parent / "reports/published"
 FIRST = "h200_nvlink"
 PAGES = [
     pytest.param(path.parent.name, marks=[] if path.parent.name == FIRST else pytest.mark.slow)

@@ -16,7 +16,7 @@ PAGES = ("docs/commands.md", "docs/doctor.md")
 @pytest.fixture(scope="module")
 def shell(make_checkout: Callable[[], Any], tmp_path_factory: pytest.TempPathFactory) -> Shell:
     checkout = make_checkout()
-    shutil.copytree(REPOSITORY / "reports", checkout.path / "reports")
+    shutil.copytree(REPOSITORY / "reports/published", checkout.path / "reports/published")
     shutil.copytree(REPOSITORY / "tests" / "data", checkout.path / "tests" / "data")
     programs: Path = tmp_path_factory.mktemp("programs")
     return make_shell(checkout.path, checkout.environment(), programs)

@@ -15,7 +15,7 @@ from commands import REPOSITORY, kvroad
 
 from kvroad.analysis.saved_study import find_study
 
-REPORTS = REPOSITORY / "reports"
+PUBLISHED = REPOSITORY / "reports/published"
 TIMES = ["pull_ms", "post_ms", "after_post_ms", "pull_in_flight_ms"]
 
 Change = Callable[[pd.DataFrame], pd.DataFrame]
@@ -27,10 +27,10 @@ def save(
     """Write a copy of a published study; dotted keys of ``settings`` have ``__`` for a dot."""
     target = folder / name
     target.mkdir()
-    cells = pd.read_csv(REPORTS / source / "cells.csv")
+    cells = pd.read_csv(PUBLISHED / source / "cells.csv")
     cells["measured_at"] = f"2026-12-01T00:00:00Z {name}"
     change(cells).to_csv(target / "cells.csv", index=False)
-    study = json.loads((REPORTS / source / "study.json").read_text())
+    study = json.loads((PUBLISHED / source / "study.json").read_text())
     for path, value in settings.items():
         section, _, key = path.partition("__")
         study[section][key] = value
@@ -187,7 +187,7 @@ def test_arms_that_are_not_one_arm(tmp_path: Path) -> None:
 
 
 def test_the_same_measurements_are_no_second_study(tmp_path: Path) -> None:
-    shutil.copytree(REPORTS / "h200_nvlink", tmp_path / "copy")
+    shutil.copytree(PUBLISHED / "h200_nvlink", tmp_path / "copy")
     done = kvroad("compare", "h200_nvlink", str(tmp_path / "copy"))
     assert done.status == 4
     assert "12 of its cells are the very same measurements in both" in done.out
@@ -201,7 +201,7 @@ def test_differences_of_versions_environment_and_host_are_told(tmp_path: Path) -
     a = save(tmp_path, "a", same)
     b = save(tmp_path, "b", newer, engine__num_threads=8)
     (tmp_path / "a" / "provenance.json").write_text('{"kernel": [{"value": "6.1", "cells": 1}]}')
-    shutil.copy(REPORTS / "h200_nvlink" / "raw.tar.xz", tmp_path / "b")
+    shutil.copy(PUBLISHED / "h200_nvlink" / "raw.tar.xz", tmp_path / "b")
     found = {d["what"]: d for d in kvroad("compare", a, b, "--json").data["differences"]}
     assert found["nixl_version"]["other"] == "1.9.9"
     assert found["engine.num_threads"]["reference"] == "4"
@@ -211,7 +211,14 @@ def test_differences_of_versions_environment_and_host_are_told(tmp_path: Path) -
 
 
 def test_names_and_folders(tmp_path: Path) -> None:
-    assert find_study("aa", REPORTS, tmp_path).folder == REPORTS / "aa"
+    assert find_study("aa", REPOSITORY / "reports", tmp_path).folder == PUBLISHED / "aa"
+    for place in ("results/studies/aa", "reports/aa"):
+        shutil.copytree(PUBLISHED / "aa", tmp_path / place)
+        assert find_study("aa", tmp_path / "reports", tmp_path / "results").folder == (
+            tmp_path / place
+        )
+    own, published = tmp_path / "reports", PUBLISHED / "aa"
+    assert find_study(str(published), own, tmp_path / "results").folder == published
     (tmp_path / "empty").mkdir()
     for words, said in (
         (["aa"], "name two studies or more"),

@@ -285,6 +285,7 @@ KEYS = "(allowed: arms, baseline, claims, contrasts, engine, host, launches, mod
         ("contrasts=[[tcp,nvlink]]", "contrasts: 'nvlink' is not allowed (allowed: shm, tcp)"),
         ("variant.blocks.engine.nme=x", "unknown key of variant.blocks.engine: 'nme'; did you"),
         ("variant.blocks.engine.num_threads=x", "variant.blocks.engine.num_threads: 'x' is not a"),
+        ("name=published", "name: 'published' is the folder of published reports"),
         ("session=../x", "session: '../x' becomes part of a file name"),
         ("seed=${nope}", "configuration: Interpolation key 'nope' not found"),
         ("host=ssh", "host.address is missing: connection ssh needs a name or an address"),

@@ -23,7 +23,8 @@ ALL = sorted(
     for path in [
         *REPOSITORY.glob("*.md"),
         *REPOSITORY.glob("docs/*.md"),
-        *REPOSITORY.glob("reports/**/*.md"),
+        *REPOSITORY.glob("reports/*.md"),
+        *REPOSITORY.glob("reports/published/**/*.md"),
     ]
 )
 _LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s#]+)(#[^)\s]*)?\)")
@@ -32,7 +33,7 @@ _LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s#]+)(#[^)\s]*)?\)")
 @pytest.fixture(scope="module")
 def shell(make_checkout: Callable[[], Any], tmp_path_factory: pytest.TempPathFactory) -> Shell:
     checkout = make_checkout()
-    shutil.copytree(REPOSITORY / "reports", checkout.path / "reports")
+    shutil.copytree(REPOSITORY / "reports/published", checkout.path / "reports/published")
     programs: Path = tmp_path_factory.mktemp("programs")
     return make_shell(checkout.path, checkout.environment(), programs)
 

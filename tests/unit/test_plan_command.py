@@ -23,10 +23,10 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkout with the cells of h200_roads taken in, one of them refused since."""
     folder = tmp_path_factory.mktemp("plan")
     shutil.copytree(REPOSITORY / "conf", folder / "conf")
-    report = folder / "reports" / "h200_roads"
+    report = folder / "reports/published/h200_roads"
     report.mkdir(parents=True)
     for name in ("cells.csv", "study.json", "verdict.csv", "raw.tar.xz"):
-        shutil.copy(REPOSITORY / "reports" / "h200_roads" / name, report)
+        shutil.copy(REPOSITORY / "reports/published/h200_roads" / name, report)
     with tarfile.open(report / "raw.tar.xz") as archive:
         archive.extractall(folder, filter="data")
     path = next((folder / "results" / "cells").glob("tcp-p4096-b1-*")) / "outcome.json"
@@ -114,9 +114,9 @@ def test_launches_unlike_any_seen_count_as_the_longest(measured: Path) -> None:
 
 def test_power_from_the_spread_of_the_report(measured: Path) -> None:
     done = kvroad("plan", "study=h200_roads", folder=measured)
-    assert "power of 4 launches, with the spread of reports/h200_roads:" in done.out
+    assert "power of 4 launches, with the spread of reports/published/h200_roads:" in done.out
     data = kvroad("plan", "study=h200_roads", "--json", folder=measured).data["power"]
-    assert data["spread_from"] == "reports/h200_roads"
+    assert data["spread_from"] == "reports/published/h200_roads"
     row = data["rows"][0]
     assert row["metric"] == "pull_ms"
     assert row["interval_low"] < 1 < row["interval_high"]
@@ -151,7 +151,7 @@ def test_published_cells_can_be_taken_in(tmp_path: Path) -> None:
     for name in ("conf", "reports"):
         (tmp_path / name).symlink_to(REPOSITORY / name)
     done = kvroad("plan", "study=h200_roads", folder=tmp_path)
-    assert "tar -xJf reports/h200_roads/raw.tar.xz takes them in" in done.out
+    assert "tar -xJf reports/published/h200_roads/raw.tar.xz takes them in" in done.out
 
 
 def test_commands_of_one_launch_per_arm() -> None:

@@ -16,8 +16,7 @@ from kvroad.analysis.verdict import SCHEMA
 
 ROOT = Path(__file__).parent.parent.parent
 DESCRIBED: dict[str, Any] = json.loads((ROOT / "docs" / "verdict.schema.json").read_text())
-# Those with their raw data: what runs of one's own leave beside them may be older.
-PUBLISHED = sorted(path.with_name("verdict.json") for path in ROOT.glob("reports/*/raw.tar.xz"))
+PUBLISHED = sorted(ROOT.glob("reports/published/*/verdict.json"))
 VALIDATOR = Draft202012Validator(DESCRIBED)
 
 

@@ -26,7 +26,7 @@ def test_a_row_per_combination_with_interval_share_and_mark() -> None:
 
 def test_the_numbers_are_those_of_the_fit() -> None:
     (row,) = kvroad("whatif", "study=h200_nvlink", "prompt_tokens=8192", "--json").data
-    fits = pd.read_csv(REPOSITORY / "reports/h200_nvlink/cost_model.csv")
+    fits = pd.read_csv(REPOSITORY / "reports/published/h200_nvlink/cost_model.csv")
     fit = fits[(fits["series"] == "nvlink read") & (fits["measure"] == "pull_ms")].iloc[0]
     expected_us = (
         fit["t0_us"]
@@ -94,7 +94,7 @@ def test_tables_of_a_study_that_was_run_here(tmp_path: Path) -> None:
     here = tmp_path / "results" / "studies" / "mine"
     here.mkdir(parents=True)
     for name in ("cells.csv", "study.json", "cost_model.csv"):
-        shutil.copy(REPOSITORY / "reports" / "h200_nvlink" / name, here)
+        shutil.copy(REPOSITORY / "reports/published/h200_nvlink" / name, here)
     assert kvroad("whatif", "study=mine", folder=tmp_path).status == 0
     (here / "cost_model.csv").unlink()
     done = kvroad("whatif", "study=mine", folder=tmp_path)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvroad.errors import UserError, nearest
+from kvroad.study.name import PUBLISHED
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -109,25 +110,30 @@ def _flat(facts: Mapping[str, Any]) -> dict[str, str]:
 
 def study_names(reports: Path, results: Path) -> list[str]:
     """Return the names of studies with a report or tables here."""
-    places = [reports.glob(f"*/{_CELLS}"), (results / "studies").glob(f"*/{_CELLS}")]
-    return sorted({path.parent.name for place in places for path in place})
+    found = [path for place in _places(reports, results) for path in place.glob(f"*/{_CELLS}")]
+    return sorted({path.parent.name for path in found})
+
+
+def _places(reports: Path, results: Path) -> tuple[Path, ...]:
+    # What was run here is what its name is taken to mean; a published one still has its path.
+    return reports, results / "studies", reports / PUBLISHED
 
 
 def find_study(word: str, reports: Path, results: Path) -> SavedStudy:
-    """Return a study by the path of its folder, or by name: its report before its tables.
+    """Return a study by the path of its folder, or by name: own report, own tables, published.
 
     Raises
     ------
     UserError
         When there is none; the message lists those that are there.
     """
-    for folder in (Path(word), reports / word, results / "studies" / word):
+    for folder in (Path(word), *(place / word for place in _places(reports, results))):
         if (folder / _CELLS).is_file() and (folder / _STUDY).is_file():
             return SavedStudy(folder.resolve().name, folder)
     if Path(word).is_dir():
         raise UserError(f"{word}: a folder without {_CELLS} and {_STUDY}, so no report of a study")
     names = study_names(reports, results)
+    places = ", ".join(map(str, _places(reports, results)))
     raise UserError(
-        f"no study {word!r} in {reports} or {results / 'studies'}{nearest(word, names)} "
-        f"(there: {', '.join(names) or 'none'})"
+        f"no study {word!r} in {places}{nearest(word, names)} (there: {', '.join(names) or 'none'})"
     )

@@ -9,8 +9,9 @@ from typing import Any
 import argcomplete
 from argcomplete.shell_integration import shellcode
 
+from kvroad.analysis.saved_study import study_names
 from kvroad.cli.parser import WHATIF_KEYS
-from kvroad.cli.status import CONF, DONE, REPORTS
+from kvroad.cli.status import CONF, DONE, REPORTS, RESULTS
 from kvroad.study.fields import config_keys
 
 __all__ = ["complete", "run", "suggestions"]
@@ -41,7 +42,7 @@ def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
 
 
 def _studies(prefix: str, **_: Any) -> list[str]:
-    return [name for name in _folders() if name.startswith(prefix)]
+    return [name for name in study_names(REPORTS, RESULTS) if name.startswith(prefix)]
 
 
 def _overrides(prefix: str, parsed_args: argparse.Namespace, **_: Any) -> list[str]:
@@ -56,13 +57,9 @@ def suggestions(prefix: str, command: str = "") -> list[str]:
         extra = ("logs",) if command == "doctor" else ()
         return [f"{name}=" for name in (*known, *extra) if name.startswith(key)]
     if key == "study" and command == "whatif":
-        options = _folders()
+        options = study_names(REPORTS, RESULTS)
     else:
         options = sorted(path.stem for path in (CONF / key).glob("*.yaml"))
     # In a list, the last entry is the one being typed.
     head, bracket, last = value.rpartition("," if "," in value else "[")
     return [f"{key}={head}{bracket}{name}" for name in options if name.startswith(last)]
-
-
-def _folders() -> list[str]:
-    return sorted(path.parent.name for path in REPORTS.glob("*/cells.csv"))

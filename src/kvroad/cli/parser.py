@@ -174,7 +174,7 @@ COMMANDS = (
     ),
     Command(
         "publish",
-        "put the raw files of a study beside its report, to commit both",
+        "copy the report of a study to reports/published with its raw files, to commit both",
         ("kvroad publish study=smoke",),
     ),
     Command(

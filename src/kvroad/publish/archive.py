@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import lzma
+import shutil
 import tarfile
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from kvroad.publish.page.raw_link import with_raw_link
 from kvroad.results import cell_dir, next_attempt, outcome_of, receipt_path
 from kvroad.study.design import Design
 from kvroad.study.fields import Study
-from kvroad.study.name import study_slug
+from kvroad.study.name import PUBLISHED, study_slug
 
 __all__ = ["ARCHIVE", "publish"]
 
@@ -22,11 +23,17 @@ ARCHIVE = RAW_NAME
 
 
 def publish(study: Study, design: Design, results_dir: Path, reports_dir: Path) -> Path:
-    """Write the raw files of a study's cells and its receipts beside the report.
+    """Copy the report of a study to the published ones, with the raw files of its cells.
 
     Unpacked at the root of a checkout they are what the workflow finds when it looks for
     measured cells, so that the same command makes the same report from them. The archive
-    is the same whenever the files are.
+    is the same whenever the files are. What was published of the study before is replaced as
+    a whole, but for its README.md.
+
+    Returns
+    -------
+    Path
+        The archive with the raw files.
 
     Raises
     ------
@@ -39,6 +46,18 @@ def publish(study: Study, design: Design, results_dir: Path, reports_dir: Path) 
     files = _files(study, design, results_dir)
     if not any(path.name == MANIFEST for path in files):
         raise UserError(f"{results_dir}: no cell of {study.name} was measured here")
+    target = reports_dir / PUBLISHED / report.name
+    made = target.with_name(f"{report.name}.tmp")
+    shutil.rmtree(made, ignore_errors=True)
+    shutil.copytree(report, made, ignore=shutil.ignore_patterns(".snakemake_timestamp"))
+    _archive(files, results_dir, made / ARCHIVE)
+    page = made / "index.html"
+    page.write_text(with_raw_link(page.read_text(encoding="utf-8")), encoding="utf-8")
+    _replace(target, made)
+    return target / ARCHIVE
+
+
+def _archive(files: list[Path], results_dir: Path, target: Path) -> None:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for path in files:
@@ -47,18 +66,22 @@ def publish(study: Study, design: Design, results_dir: Path, reports_dir: Path) 
             entry.mode = 0o644
             with open(path, "rb") as file:
                 archive.addfile(entry, file)
-    target = report / ARCHIVE
-    temporary = target.with_name(ARCHIVE + ".tmp")
-    temporary.write_bytes(lzma.compress(buffer.getvalue(), preset=9 | lzma.PRESET_EXTREME))
-    temporary.replace(target)
-    _link_raw_files(report / "index.html")
-    return target
+    target.write_bytes(lzma.compress(buffer.getvalue(), preset=9 | lzma.PRESET_EXTREME))
 
 
-def _link_raw_files(page: Path) -> None:
-    temporary = page.with_name("index.html.tmp")
-    temporary.write_text(with_raw_link(page.read_text(encoding="utf-8")), encoding="utf-8")
-    temporary.replace(page)
+def _replace(target: Path, made: Path) -> None:
+    # A folder that is not empty cannot be renamed over: the old one steps aside, and is back
+    # in its place at the next call should this one end in between.
+    before = target.with_name(f"{target.name}.before.tmp")
+    if before.exists() and not target.exists():
+        before.rename(target)
+    shutil.rmtree(before, ignore_errors=True)
+    if target.exists():
+        if (readme := target / "README.md").exists():
+            shutil.copy2(readme, made)
+        target.rename(before)
+    made.rename(target)
+    shutil.rmtree(before, ignore_errors=True)
 
 
 def _files(study: Study, design: Design, results_dir: Path) -> list[Path]:

@@ -14,6 +14,7 @@ from kvroad.evidence.redact import redact_env
 from kvroad.study.arms import arm_labels, ucx_tls_of, variant_settings
 from kvroad.study.fields import Engine, Host, HostSide, Model, Study, Workload
 from kvroad.study.kv_layout import pull_layout
+from kvroad.study.name import PUBLISHED
 from kvroad.study.serving import AGGREGATED, SERVING_ENGINES, check_serving
 from kvroad.study.sides import SIDES, is_split, side_host, single_hosts
 
@@ -168,6 +169,10 @@ def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 
 def _check_text(study: Study) -> None:
+    if study.name == PUBLISHED:
+        raise UserError(
+            f"name: {PUBLISHED!r} is the folder of published reports; name it otherwise"
+        )
     names = [("name", study.name), ("session", study.session), ("host.name", study.host.name)]
     names += [("transport", n) for n in study.transports] + [("variant", n) for n in study.variants]
     for where, name in names:

@@ -9,7 +9,7 @@ from typing import Any
 
 from kvroad.study.fields import Study
 
-__all__ = ["HOW_TO_REACH", "resolved", "study_slug", "without_password"]
+__all__ = ["HOW_TO_REACH", "PUBLISHED", "resolved", "study_slug", "without_password"]
 
 
 def without_password(text: str) -> str:
@@ -42,6 +42,8 @@ HOW_TO_REACH = (
 )
 
 
+# The folder among those of reports that holds the committed ones; no study has its name.
+PUBLISHED = "published"
 _CHANGES_NO_RESULT = re.compile(
     rf"\+*(study=|tracking[.=]|host\.([\w-]+\.){{0,2}}({'|'.join(HOW_TO_REACH)})=|"
     r"host\.([\w-]+\.){0,2}serving[.=])"

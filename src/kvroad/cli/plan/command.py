@@ -32,7 +32,7 @@ from kvroad.publish.archive import ARCHIVE
 from kvroad.results import outcome_of
 from kvroad.study.design import Cell, Launch, make_design
 from kvroad.study.fields import Study
-from kvroad.study.name import study_slug
+from kvroad.study.name import PUBLISHED, study_slug
 from kvroad.study.sides import hosts_of
 
 __all__ = ["run"]
@@ -106,7 +106,7 @@ def _cost(prices: Mapping[str, float | None], duration: Duration) -> float | Non
 
 def _published(study: Study, cells: list[str]) -> dict[str, Any] | None:
     """Return the report whose raw files hold cells of the study that are not taken in here."""
-    report = SavedStudy(study.name, REPORTS / study.name)
+    report = SavedStudy(study.name, REPORTS / PUBLISHED / study.name)
     if not report.has("cells") or not (archive := report.folder / ARCHIVE).is_file():
         return None
     there = set(report.table("cells")["cell"]) & set(cells)

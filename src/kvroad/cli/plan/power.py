@@ -13,7 +13,7 @@ from kvroad.analysis.tables import METRICS, margin
 from kvroad.cli.plan.outlook import n_comparisons
 from kvroad.errors import UserError
 from kvroad.study.fields import Study
-from kvroad.study.name import study_slug
+from kvroad.study.name import PUBLISHED, study_slug
 
 __all__ = ["Power", "power_of"]
 
@@ -75,7 +75,7 @@ def _source(
             return source
         raise UserError(f"{source.folder}: neither contrasts.csv nor verdict.csv is there")
     for name in (study_slug(study), study.name):
-        for folder in (results / "studies" / name, reports / name):
+        for folder in (results / "studies" / name, reports / name, reports / PUBLISHED / name):
             source = SavedStudy(name, folder)
             if _contrasts_of(source):
                 return source

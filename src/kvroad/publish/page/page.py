@@ -15,7 +15,6 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from kvroad.analysis.cost_model import CostTables, read_tables
-from kvroad.analysis.saved_study import RAW_NAME
 from kvroad.analysis.tables import Design, metrics_of, read_design, write_text
 from kvroad.analysis.verdict import (
     Block,
@@ -83,7 +82,7 @@ def build(
         "roads": road_rows(cells, pd.read_parquet(witnesses_parquet), design),
         "provenance": provenance_rows(facts),
         "links": [_link(Path(path), page_path) for path in downloads],
-        "raw": Markup(raw_note(is_published=page_path.with_name(RAW_NAME).exists())),
+        "raw": Markup(raw_note(is_published=False)),
     }
     environment = Environment(
         loader=PackageLoader("kvroad.publish.page"),
