@@ -34,7 +34,7 @@ class Toy:
     """A section as somebody would add one."""
 
     name: Text = identity("its name")
-    backend: Annotated[Text, OneOf(lambda: BACKENDS)] = identity_if_changed("", default="ucx")
+    backend: Annotated[Text, OneOf(BACKENDS)] = identity_if_changed("", default="ucx")
     sizes: list[Count] = identity_if_changed("", default=None)
     label: Text = no_identity("of figures", default="")
     env: Env = identity("of every process", default_factory=dict)

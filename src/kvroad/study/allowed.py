@@ -102,22 +102,14 @@ def _distinct(values: list[Any]) -> list[Any]:
     return values
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class OneOf:
-    """The check that a word is one of some.
+    """The check that a word is one of some: of a registry, which is asked at each check."""
 
-    A callable is asked at each check: what it names may be in a room above.
-    """
-
-    choices: Iterable[str] | Callable[[], Iterable[str]]
-
-    @property
-    def words(self) -> list[str]:
-        """The choices, in order."""
-        return list(self.choices() if callable(self.choices) else self.choices)
+    choices: Iterable[str]
 
     def _check(self, value: str) -> str:
-        if value not in (words := self.words):
+        if value not in (words := list(self.choices)):
             hint = nearest(value, words)
             raise ValueError(f"is not allowed{hint} (allowed: {', '.join(words)})")
         return value

@@ -72,7 +72,7 @@ class Transport:
         "byte counters that its payload moves; the others must stay still", default_factory=list
     )
     link_layer: Annotated[Text, OneOf(("Ethernet", "InfiniBand"))] | None = identity(
-        "where the road alone does not name the transport", default=None
+        "of the NIC, where the road alone does not name the transport", default=None
     )
     description: FreeText = no_identity("what it is", default="")
 
@@ -139,7 +139,7 @@ class Engine:
     ``tensor_parallel_size``, ``num_threads``, ``memory``, ``env`` and the time-outs.
     """
 
-    name: Annotated[Text, OneOf(lambda: ENGINES)] = identity("what is run", default="nixl")
+    name: Annotated[Text, OneOf(ENGINES)] = identity("the engine", default="nixl")
     cells_per_launch: Annotated[Text, OneOf(("one", "all"))] = identity(
         "fresh processes for every prompt length, or one start for all of them", default="one"
     )
@@ -164,14 +164,14 @@ class Engine:
         "pause of NIXL's progress thread; 0: it spins on a core", default=0
     )
     poll_interval_us: Natural = identity("between looks at a pull in progress", default=100)
-    nixl_version: Text | None = identity("null: what the host has", default=None)
+    nixl_version: Text | None = identity("NIXL to ask for; null: what the host has", default=None)
     side_channel_port: Natural = no_identity(
-        "of the first rank, on the passive half's host; 0: any that is free", default=0
+        "of the first rank, on the host of the passive half; 0: any free one", default=0
     )
     env: Env = identity("environment of every engine process", default_factory=dict)
-    start_timeout_s: Positive = no_identity("for a start", default=120.0)
-    phase_timeout_s: Positive = no_identity("for each phase of a cell", default=600.0)
-    stop_timeout_s: Positive = no_identity("for a clean end", default=20.0)
+    start_timeout_s: Positive = no_identity("until the engines are ready", default=120.0)
+    phase_timeout_s: Positive = no_identity("until a phase of a cell is over", default=600.0)
+    stop_timeout_s: Positive = no_identity("for the engines to end cleanly", default=20.0)
     serving: ServingOptions | None = elsewhere(
         "options of engines that serve; null for the replay", default=None
     )
@@ -196,8 +196,8 @@ class Variant:
 
 # How the host of both halves, or of one, is reached.
 _ADDRESS = "name or address, as in `~/.ssh/config`"
-_USER = "null: as in `~/.ssh/config`"
-_PORT = "of SSH; null: as in `~/.ssh/config`"
+_USER = "login; null: as in `~/.ssh/config`"
+_PORT = "port of SSH; null: as in `~/.ssh/config`"
 _KEY = "private key; null: as in `~/.ssh/config`"
 _PYTHON = "interpreter with NIXL; null: `python3`, here kvroad's own"
 _WORK_DIR = "folder of the agent; null: `~/.kvroad`"
@@ -212,7 +212,7 @@ _RDMA = "RDMA devices whose bytes are counted; empty: all that the host has"
 class HostSide:
     """What differs on the host of one half, where prefill and decode run on two hosts."""
 
-    name: FileName | None = identity("null: the host's, and the half's", default=None)
+    name: FileName | None = identity("null: `HOST-prefill`, `HOST-decode`", default=None)
     address: Address | None = no_identity(_ADDRESS, default=None, reaches=True)
     user: User | None = no_identity(_USER, default=None, reaches=True)
     port: Port | None = no_identity(_PORT, default=None, reaches=True)
@@ -231,7 +231,7 @@ class Host:
     """Where the engines run; on two hosts where ``prefill`` or ``decode`` says anything."""
 
     name: FileName = identity("in the name of every cell: one name for one machine")
-    connection: Annotated[Text, OneOf(lambda: CONNECTIONS)] = no_identity(
+    connection: Annotated[Text, OneOf(CONNECTIONS)] = no_identity(
         "how the agent gets there", default="local"
     )
     address: Address | None = no_identity(_ADDRESS, default=None, reaches=True)
@@ -259,12 +259,12 @@ class Host:
         "for each step of a login", default=10.0, reaches=True
     )
     lease_s: Annotated[Number, Ge(5)] = no_identity(
-        "after a lost connection the host is clean within so many", default=20.0, reaches=True
+        "within so many seconds of a lost connection the host is clean", default=20.0, reaches=True
     )
     lock_timeout_s: Tolerance = no_identity(
-        "how long to wait for somebody else's launch", default=0.0, reaches=True
+        "wait for somebody else's launch; 0: say whose it is and stop", default=0.0, reaches=True
     )
-    price_per_hour: Tolerance | None = no_identity("for `kvroad plan`", default=None)
+    price_per_hour: Tolerance | None = no_identity("what `kvroad plan` reckons with", default=None)
 
 
 @section
@@ -307,7 +307,7 @@ class Tracking:
 class Study:
     """A resolved study; ``host`` is the first of ``hosts`` where there are several."""
 
-    name: FileName = no_identity("`reports/NAME/`")
+    name: FileName = no_identity("of the study: `reports/NAME/`")
     host: Host = elsewhere("where the engines run")
     engine: Engine = elsewhere("what is run")
     transports: dict[FileName, Transport] = elsewhere("the transports to compare")
