@@ -1,4 +1,3 @@
-import dataclasses
 import itertools
 from collections import Counter
 from dataclasses import replace
@@ -6,30 +5,8 @@ from dataclasses import replace
 import pytest
 from studies import TRANSPORTS, make_study
 
-from kvroad.study import fields as study_module
 from kvroad.study.design import contrast_pairs, design_facts, make_design
 from kvroad.study.fields import Engine, Host, TransportOverride, Variant, Workload
-from kvroad.study.identity import IDENTITY_FIELDS, NOT_IDENTITY_FIELDS
-
-SECTIONS = {
-    "engine": "Engine",
-    "host": "Host",
-    "model": "Model",
-    "serving": "ServingOptions",
-    "side": "HostSide",
-    "study": "Study",
-    "transport": "Transport",
-    "variant": "Variant",
-    "workload": "Workload",
-}
-
-
-@pytest.mark.parametrize("section", SECTIONS)
-def test_every_field_is_in_the_identity_or_named_as_outside_it(section: str) -> None:
-    fields = {f.name for f in dataclasses.fields(getattr(study_module, SECTIONS[section]))}
-    inside, outside = IDENTITY_FIELDS[section], NOT_IDENTITY_FIELDS[section]
-    assert not inside & outside
-    assert inside | outside == fields
 
 
 def test_two_arms_run_ab_ba_ba_ab_at_each_prompt_length() -> None:

@@ -145,11 +145,17 @@ def test_a_plug_in_travels_with_the_plan_unless_it_is_not_wanted() -> None:
     ("overrides", "message"),
     [
         (["engine.serving.tool=aiprf"], "did you mean 'aiperf'?"),
-        (["engine.serving.extra_args=[--block-size]"], "--block-size is set by the plan"),
+        (["engine.serving.extra_args=[--block-size]"], "'--block-size' is set by the plan"),
         (["engine.serving.extra_config={num_threads: 1}"], "num_threads is set by the plan"),
         (["engine.serving.vllm_version=new"], "is no version"),
-        (["engine.serving.decode_after_s=-1"], "decode_after_s: -1.0 is not allowed"),
-        (["engine.serving.failed_share_at_most=2"], "is not a share"),
+        (
+            ["engine.serving.decode_after_s=-1"],
+            "decode_after_s: -1 is too small; allowed is 0 or more",
+        ),
+        (
+            ["engine.serving.failed_share_at_most=2"],
+            "2 is too large; allowed is below 1",
+        ),
         (["engine.serving.outputtokens=2"], "did you mean 'output_tokens'?"),
         (["engine=nixl", "engine.serving=null"], "it needs engine=dynamo or engine=vllm"),
     ],

@@ -8,7 +8,7 @@ import pytest
 
 from kvroad.errors import UserError
 from kvroad.study.arms import arm_label, arm_labels, ucx_tls_of, variant_settings
-from kvroad.study.checks import UCX_ALIASES, UCX_TRANSPORTS, check_ucx_tls, validate
+from kvroad.study.checks import validate
 from kvroad.study.fields import (
     Claims,
     Engine,
@@ -22,11 +22,12 @@ from kvroad.study.fields import (
     TransportOverride,
     Variant,
     Workload,
-    config_keys,
 )
-from kvroad.study.identity import NOT_IDENTITY_FIELDS
-from kvroad.study.name import HOW_TO_REACH, resolved, study_slug, without_password
+from kvroad.study.name import resolved, study_slug, without_password
+from kvroad.study.setting import Identity, settings_of
 from kvroad.study.sides import SIDES, is_split, side_host
+from kvroad.study.typed import config_keys
+from kvroad.study.ucx import UCX_ALIASES, UCX_TRANSPORTS, check_ucx_tls
 
 SHM = Transport(roads=["cma"], ucx_tls=["cma", "tcp"])
 TCP = Transport(roads=["tcp"], ucx_tls=["tcp"], counters=["interface"])
@@ -62,7 +63,9 @@ def test_the_study_of_these_tests_is_valid():
 
 
 def test_what_a_report_is_not_named_for_changes_no_cell():
-    assert set(HOW_TO_REACH) <= NOT_IDENTITY_FIELDS["host"]
+    reaching = {name: said for name, said in settings_of(Host).items() if said.reaches}
+    assert {"address", "work_dir", "lease_s"} <= set(reaching)
+    assert {said.identity for said in reaching.values()} == {Identity.NO}
 
 
 def test_a_half_has_what_it_says_and_the_rest_of_its_host():
@@ -232,19 +235,22 @@ class TestUcxTls:
         ({"session": ".."}, "session: '..' becomes part of a file name"),
         ({"session": ""}, "session: '' becomes part of a file name"),
         ({"session": "-x"}, "session: '-x' becomes part of a file name"),
-        ({"session": "a\nb"}, r"session: 'a\nb' becomes part of a file name"),
+        ({"session": "a\nb"}, r"session: 'a\nb' holds a line break or another control"),
         ({"host": Host("a b")}, "host.name: 'a b' becomes part of a file name"),
         ({"transports": {"../shm": SHM}}, "transport: '../shm' becomes part of a file name"),
         ({"transports": {"shm+x": SHM}}, "transport: 'shm+x' becomes part of a file name"),
         ({"variants": {"b/16": Variant()}}, "variant: 'b/16' becomes part of a file name"),
         ({"transports": {}}, "transport is empty"),
         ({"variants": {}}, "variant is empty"),
-        ({"claims": Claims(alpha=1.0)}, "claims.alpha: 1.0 is not a share"),
+        ({"claims": Claims(alpha=1.0)}, "claims.alpha: 1.0 is too large; allowed is below 1"),
         (
             {"claims": Claims(margins={"pull_ms": 0.0})},
-            "claims.margins.pull_ms: 0.0 is not a share",
+            "claims.margins.pull_ms: 0.0 is too small; allowed is above 0",
         ),
-        ({"road": RoadTolerances(carried_at_least=1.2)}, "road.carried_at_least: 1.2"),
+        (
+            {"road": RoadTolerances(carried_at_least=1.2)},
+            "1.2 is too large; allowed is 1",
+        ),
         ({"road": RoadTolerances(0.95, 0.99)}, "above road.not_carried_at_most=0.99"),
         ({"road": RoadTolerances(not_carried_at_most=-1)}, "road.not_carried_at_most: -1"),
         ({"tracking": Tracking(uri="sqlite:///a\nb")}, r"tracking.uri: 'sqlite:///a\nb' holds"),
@@ -265,9 +271,9 @@ def test_refuses_a_study_that_cannot_be_meant(change, message):
         ({"num_threads": -1}, "engine.num_threads: -1 is too small; allowed is 0 or more"),
         ({"rank_pairs": 0}, "engine.rank_pairs: 0 is too small; allowed is 1 or more"),
         ({"rank_pairs": 8}, "engine.rank_pairs: 8 is more than the ranks there are"),
-        ({"stop_timeout_s": 0.0}, "engine.stop_timeout_s: 0.0 is not allowed"),
-        ({"start_timeout_s": float("nan")}, "engine.start_timeout_s: nan is not allowed"),
-        ({"phase_timeout_s": float("inf")}, "engine.phase_timeout_s: inf is not allowed"),
+        ({"stop_timeout_s": 0.0}, "engine.stop_timeout_s: 0.0 is too small; allowed is above 0"),
+        ({"start_timeout_s": float("nan")}, "engine.start_timeout_s: nan is not a number"),
+        ({"phase_timeout_s": float("inf")}, "engine.phase_timeout_s: inf is not a number"),
         ({"env": {"A B": "1"}}, "engine.env: 'A B' is not the name of an environment variable"),
         ({"env": {"": "1"}}, "engine.env: '' is not the name of an environment variable"),
         ({"env": {"9A": "1"}}, "engine.env: '9A' is not the name"),
@@ -288,8 +294,11 @@ def test_refuses_an_engine(change, message):
 @pytest.mark.parametrize(
     ("variant", "message"),
     [
-        (Variant(engine={"operation": "reed"}), "variant v: engine.operation: 'reed'"),
-        (Variant(workload={"block_tokens": 0}), "variant v: workload.block_tokens: 0 is too small"),
+        (
+            Variant(engine={"operation": "reed"}),
+            "variant.v.engine.operation: 'reed'",
+        ),
+        (Variant(workload={"block_tokens": 0}), "variant.v.workload.block_tokens: 0 is too small"),
         (Variant(engine={"memory": "VRAM"}), "variant v: engine.memory: VRAM needs host.gpus"),
         (Variant(env={"UCX_TLS": "tcp"}), "variant.v.env.UCX_TLS belongs to the transport"),
         (Variant(env={"A=B": "1"}), "variant.v.env: 'A=B' is not the name"),
@@ -332,9 +341,9 @@ def test_refuses_a_transport(change, message):
         ({"user": "a b"}, "host.user: 'a b' is not allowed"),
         ({"bind_address": ""}, "host.bind_address: '' is not allowed"),
         ({"port": 0}, "host.port: 0 is too small"),
-        ({"port": 65536}, "host.port: 65536 is too large; allowed is 1 to 65535"),
-        ({"gpus": [0, 0]}, "host.gpus: 0 is negative or named twice"),
-        ({"gpus": [-1]}, "host.gpus: -1 is negative or named twice"),
+        ({"port": 65536}, "host.port: 65536 is too large; allowed is 65535 or less"),
+        ({"gpus": [0, 0]}, "host.gpus: 0 is named twice; once is enough"),
+        ({"gpus": [-1]}, "host.gpus: -1 is too small; allowed is 0 or more"),
         ({"interfaces": ["../lo"]}, "host.interfaces: '../lo' is not the name of a device"),
         ({"rdma_devices": ["mlx5_0/1"]}, "host.rdma_devices: 'mlx5_0/1' is not the name"),
         ({"python": "py\nthon"}, r"host.python: 'py\nthon' holds a line break"),
@@ -377,6 +386,7 @@ def test_refuses_a_host(change, message):
     ("change", "message"),
     [
         ({"head_dim": 0}, "model.head_dim: 0 is too small"),
+        ({"dtype": "bf16"}, "model.dtype: 'bf16' is not allowed; did you mean 'bfloat16'? (allo"),
         ({"sliding_window": 0}, "model.sliding_window: 0 is too small"),
         ({"layer_types": ["full_attention"]}, "model.layer_types: 1 entries"),
         ({"layer_types": ["full"] * 4}, "'full' is not allowed (allowed: full_attention, sliding"),

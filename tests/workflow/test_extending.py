@@ -44,10 +44,10 @@ def shell(make_checkout: Callable[[], Any], tmp_path_factory: pytest.TempPathFac
     for name, text in FILES.items():
         assert not (REPOSITORY / name).exists(), f"{name}: the page's example is taken"
         (checkout.path / name).write_text(text)
-    checks = checkout.path / "src/kvroad/study/checks.py"
-    known = '"engine.name": ('
-    assert known in checks.read_text()
-    checks.write_text(checks.read_text().replace(known, f'{known}"niced", '))
+    fields = checkout.path / "src/kvroad/study/fields.py"
+    known = "ENGINES = ("
+    assert known in fields.read_text()
+    fields.write_text(fields.read_text().replace(known, f'{known}"niced", '))
     measure = checkout.path / "src/kvroad/engines/planners.py"
     measure.write_text(measure.read_text() + PLAN_OF)
     programs: Path = tmp_path_factory.mktemp("programs")

@@ -12,7 +12,7 @@ from argcomplete.shell_integration import shellcode
 from kvroad.analysis.saved_study import study_names
 from kvroad.cli.parser import WHATIF_KEYS
 from kvroad.cli.status import CONF, DONE, REPORTS, RESULTS
-from kvroad.study.fields import config_keys
+from kvroad.study.typed import config_keys
 
 __all__ = ["complete", "run", "suggestions"]
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-import types
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import is_dataclass
 from pathlib import Path
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, get_origin
 
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
@@ -18,25 +17,19 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError  # type: ignore[import-untyped]
 
-from kvroad.errors import UserError, nearest
+from kvroad.errors import UserError
 from kvroad.study.arms import arm_label
 from kvroad.study.checks import validate, validate_hosts
-from kvroad.study.fields import FIELD_OF_GROUP, Engine, Model, Study, Workload, config_keys
+from kvroad.study.fields import Model, Study
 from kvroad.study.name import without_password
-from kvroad.study.serving import ServingOptions
 from kvroad.study.several_hosts import chosen_hosts, merge_studies, words_for_host
 from kvroad.study.snakemake_words import check_command_line, snakemake_overrides
+from kvroad.study.typed import FIELD_OF_GROUP, bare, config_keys, shown, type_at, typed, unknown
 
 __all__ = ["check_command_line", "compose", "read_model", "read_values", "snakemake_overrides"]
 
 # Groups of which a study takes several options; the others take one.
 _LIST_GROUPS = tuple(FIELD_OF_GROUP)
-# What a variant may set, and the type whose fields these are.
-_OWNERS: tuple[tuple[str, Any], ...] = (
-    ("engine", Engine),
-    ("workload", Workload),
-    ("serving", ServingOptions),
-)
 _HOW_TO_CHOOSE = "a file chooses options by '- override /GROUP: OPTION' under defaults"
 
 
@@ -97,7 +90,7 @@ def read_values(words: Sequence[str], allowed: Iterable[str]) -> dict[str, Any]:
     for override in map(_parse, words):
         key, line = override.key_or_group, _one_line(override.input_line)
         if key not in allowed or override.is_add() or override.is_delete():
-            raise _unknown("key", key, allowed)
+            raise unknown("key", key, allowed)
         if override.is_sweep_override():
             value = line.split("=", 1)[1]
             raise UserError(f"{line}: several values need brackets: {key}=[{value}]")
@@ -115,16 +108,9 @@ def read_model(name: str, conf_dir: Path) -> Model:
     """
     known = _options(conf_dir, "model")
     if name not in known:
-        raise _unknown("model", name, known)
+        raise unknown("model", name, known)
     data = OmegaConf.to_container(OmegaConf.load(conf_dir / "model" / f"{name}.yaml"))
-    model = _typed(Model, data, "model")
-    assert isinstance(model, Model)
-    return model
-
-
-def _unknown(what: str, word: str, allowed: Iterable[str]) -> UserError:
-    words = sorted(allowed)
-    return UserError(f"unknown {what} {word!r}{nearest(word, words)} (allowed: {', '.join(words)})")
+    return typed(Model, data, "model")
 
 
 def _one_line(text: object) -> str:
@@ -146,50 +132,20 @@ def _check_override(override: Override, conf_dir: Path) -> None:
     key, line = override.key_or_group, _one_line(override.input_line)
     if override.package is not None:
         raise UserError(f"override {line!r}: '@' is not supported; name the key itself")
-    hint = _type_at(key.split("."))
+    hint = type_at(key.split("."))
     if override.is_delete():
         return
     value = line.split("=", 1)[1]
     if not value:
         raise UserError(f"{key} has no value: write {key}=VALUE, or {key}=null to unset it")
     if override.is_sweep_override():
-        is_list = key in (*_LIST_GROUPS, "host") or get_origin(_required(hint)) is list
+        is_list = key in (*_LIST_GROUPS, "host") or get_origin(hint) is list
         form = f"{key}=[{value}]" if is_list else f'{key}="{value}"'
         raise UserError(
             f"{line}: several values need {'brackets' if is_list else 'quotes'}: {form}"
         )
     if (conf_dir / key).is_dir():
         _check_options(key, override.value(), _options(conf_dir, key))
-
-
-def _type_at(parts: Sequence[str]) -> Any:
-    """Return the type of a dotted key; raise for the first part that does not exist."""
-    known: dict[str, Any] | None = config_keys()
-    hint: Any = None
-    for depth, part in enumerate(parts):
-        if known is not None and part not in known:
-            where = ".".join(parts[:depth])
-            what = f"key of {where}:" if where else "key"
-            if not known:
-                raise UserError(f"{'.'.join(parts)}: {where} is a value and has no keys")
-            raise _unknown(what, part, known)
-        if known is not None:
-            hint = _required(known[part])
-        elif get_origin(hint) is dict:
-            hint = _required(get_args(hint)[1])
-        known = _keys_below(hint)
-    return hint
-
-
-def _keys_below(hint: Any) -> dict[str, Any] | None:
-    """Return the keys that a value of this type has, ``None`` where any name will do."""
-    if is_dataclass(hint):
-        return get_type_hints(hint)
-    return None if hint is Any or get_origin(hint) is dict else {}
-
-
-def _required(hint: Any) -> Any:
-    return get_args(hint)[0] if isinstance(hint, types.UnionType) else hint
 
 
 def _options(conf_dir: Path, group: str) -> list[str]:
@@ -205,9 +161,9 @@ def _check_options(group: str, value: Any, options: list[str]) -> None:
         raise UserError(f"{group} is empty: name at least one (allowed: {allowed})")
     for name in names:
         if not isinstance(name, str):
-            raise UserError(f"{group}: {_shown(name)} is not an option (allowed: {allowed})")
+            raise UserError(f"{group}: {shown(name)} is not an option (allowed: {allowed})")
         if name not in options:
-            raise _unknown(group, name, options)
+            raise unknown(group, name, options)
         if names.count(name) > 1:
             raise UserError(f"{group}: {name!r} is named twice; once is enough")
 
@@ -229,7 +185,7 @@ def _check_chosen(asked: Mapping[str, Override], conf_dir: Path) -> None:
     chosen = _hydra(map(_as_hydra_takes_it, choices), conf_dir)
     for group, name in below:
         if name not in chosen.get(group, {}):
-            raise _unknown(f"{group} of this study", name, chosen.get(group, {}))
+            raise unknown(f"{group} of this study", name, chosen.get(group, {}))
 
 
 def _as_hydra_takes_it(override: Override) -> str:
@@ -237,7 +193,7 @@ def _as_hydra_takes_it(override: Override) -> str:
     line = str(override.input_line)
     is_plain = not (override.is_add() or override.is_force_add() or override.is_delete())
     is_choice = override.key_or_group in (*_LIST_GROUPS, "study") or (
-        is_dataclass(config_keys()[override.key_or_group.split(".")[0]])
+        is_dataclass(bare(config_keys()[override.key_or_group.split(".")[0]]))
         and "." not in override.key_or_group
     )
     return f"++{line}" if is_plain and not is_choice else line
@@ -258,7 +214,7 @@ def _hydra(overrides: Iterable[str], conf_dir: Path) -> dict[str, Any]:
     except MissingConfigException as error:
         if found := re.search(r"'(\w+)/([^']+)'", str(error)):
             group, name = found.groups()
-            raise _unknown(group, name, _options(conf_dir, group)) from error
+            raise unknown(group, name, _options(conf_dir, group)) from error
         raise UserError(f"configuration: {_one_line(error)}") from error
     except (HydraException, OmegaConfBaseException, YAMLError, UnicodeDecodeError) as error:
         reason = _one_line(error)
@@ -277,7 +233,7 @@ def _check_groups(data: Mapping[str, Any], conf_dir: Path) -> None:
             raise UserError(f"{group} is empty: name at least one (allowed: {allowed})")
         if chosen is not None and not isinstance(chosen, dict):
             raise UserError(
-                f"{group}: {_shown(chosen)} is not a mapping; {_HOW_TO_CHOOSE} (allowed: {allowed})"
+                f"{group}: {shown(chosen)} is not a mapping; {_HOW_TO_CHOOSE} (allowed: {allowed})"
             )
     for group in _LIST_GROUPS:
         for name, value in data[group].items():
@@ -293,7 +249,7 @@ def _check_host_overrides(asked: Mapping[str, Override], study: Study, conf_dir:
     known = {*_options(conf_dir, "transport"), *study.transports}
     for name, held in study.host.transports.items():
         if name not in known:
-            raise _unknown("transport in host.transports:", name, known)
+            raise unknown("transport in host.transports:", name, known)
         hidden = {f"transport.{name}.env.{key}" for key in held.env}
         if held.ucx_tls is not None:
             hidden.add(f"transport.{name}.ucx_tls")
@@ -314,89 +270,8 @@ def _baseline(asked: Mapping[str, Override], data: Mapping[str, Any]) -> Any:
 
 
 def _study(data: dict[str, Any], overrides: list[str]) -> Study:
-    hints = config_keys()
     for key in data:
-        if key not in hints:
-            raise _unknown("key", key, hints)
-    values = {FIELD_OF_GROUP.get(k, k): _typed(hints[k], v, k) for k, v in data.items()}
-    _check_complete(Study, values, "")
-    for name, variant in values["variants"].items():
-        for group, owner in _OWNERS:
-            settings = getattr(variant, group)
-            settings.update(_fields(owner, settings, f"variant.{name}.{group}"))
-    return Study(**values, overrides=overrides)
-
-
-def _typed(hint: Any, value: Any, where: str) -> Any:
-    if value == "???":
-        raise UserError(f"{where} has no value")
-    if isinstance(hint, types.UnionType):
-        return None if value is None else _typed(_required(hint), value, where)
-    if is_dataclass(hint):
-        return _instance(hint, value, where)
-    if get_origin(hint) is list:
-        if not isinstance(value, list):
-            raise _wrong(where, value, f"a list, such as {where}=[{_shown(value)}]")
-        return [_typed(get_args(hint)[0], item, where) for item in value]
-    if get_origin(hint) is dict:
-        if not isinstance(value, dict):
-            raise _wrong(where, value, "a mapping")
-        return {str(k): _typed(get_args(hint)[1], v, f"{where}.{k}") for k, v in value.items()}
-    return _plain(value) if hint is Any else _scalar(hint, value, where)
-
-
-def _instance(owner: Any, value: Any, where: str) -> Any:
-    if not isinstance(value, dict):
-        raise _wrong(where, value, "a mapping")
-    values = _fields(owner, value, where)
-    _check_complete(owner, values, f"{where}.")
-    return owner(**values)
-
-
-def _check_complete(owner: Any, values: Mapping[str, Any], where: str) -> None:
-    for field in fields(owner):
-        if field.name not in values and field.default is field.default_factory is MISSING:
-            raise UserError(f"{where}{field.name} has no value")
-
-
-def _fields(owner: Any, values: Mapping[str, Any], where: str) -> dict[str, Any]:
-    hints = get_type_hints(owner)
-    for key in values:
-        if key not in hints:
-            raise _unknown(f"key of {where}:", str(key), hints)
-    return {key: _typed(hints[key], value, f"{where}.{key}") for key, value in values.items()}
-
-
-def _scalar(hint: Any, value: Any, where: str) -> Any:
-    if hint is bool:
-        if not isinstance(value, bool):
-            raise _wrong(where, value, "true or false")
-        return value
-    if isinstance(value, bool) or value is None:
-        pass
-    elif hint is str and isinstance(value, str | int):
-        return str(value)
-    elif hint is int and (isinstance(value, int) or re.fullmatch(r"[+-]?\d+", str(value))):
-        return int(value)
-    elif hint is float and re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", str(value)):
-        return float(value)
-    if hint is str:
-        # A bare 1e3 or true is a number or a truth value by now: its spelling is lost.
-        raise _wrong(where, value, "text; put the value in quotes so that it stays as written")
-    raise _wrong(where, value, "a whole number" if hint is int else "a number")
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, list) else value
-
-
-def _wrong(where: str, value: Any, needed: str) -> UserError:
-    return UserError(f"{where}: {_shown(value)} is not {needed}")
-
-
-def _shown(value: Any) -> str:
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    return str(value) if isinstance(value, int | float) else repr(value)
+        if key not in config_keys():
+            raise unknown("key", key, config_keys())
+    values = {FIELD_OF_GROUP.get(key, key): value for key, value in data.items() if key != "study"}
+    return typed(Study, {**values, "overrides": overrides})

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-import types
 from collections.abc import Sequence
-from dataclasses import is_dataclass
 from pathlib import Path
-from typing import Any, get_args, get_origin, get_type_hints
 
 from kvroad.errors import UserError
 from kvroad.files import read_json
 from kvroad.study.fields import Study
 from kvroad.study.name import resolved
+from kvroad.study.typed import typed
 
 __all__ = ["STUDY_VARIABLE", "read_study", "study_path", "write_study"]
 
@@ -48,23 +46,4 @@ def read_study(path: Path) -> Study:
     data = read_json(path)
     if data is None:
         raise UserError(f"{path}: no study there; Snakemake writes it before the first launch")
-    study = _build(Study, data)
-    assert isinstance(study, Study)
-    return study
-
-
-def _build(owner: Any, data: dict[str, Any]) -> Any:
-    hints = get_type_hints(owner)
-    return owner(**{key: _value(hints[key], value) for key, value in data.items()})
-
-
-def _value(hint: Any, value: Any) -> Any:
-    if isinstance(hint, types.UnionType):
-        return None if value is None else _value(get_args(hint)[0], value)
-    if is_dataclass(hint):
-        return _build(hint, value)
-    if get_origin(hint) is list:
-        return [_value(get_args(hint)[0], item) for item in value]
-    if get_origin(hint) is dict:
-        return {key: _value(get_args(hint)[1], item) for key, item in value.items()}
-    return value
+    return typed(Study, data)

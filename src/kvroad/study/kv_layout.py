@@ -14,12 +14,11 @@ import math
 from dataclasses import dataclass
 
 from kvroad.errors import UserError
-from kvroad.study.fields import Engine, Model, Workload
+from kvroad.study.fields import DTYPE_BYTES, Engine, Model, Workload
 from kvroad.study.serving import ServingOptions
 
 __all__ = ["DTYPE_BYTES", "Group", "KvLayout", "in_regions", "kv_layout", "pull_layout"]
 
-DTYPE_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4, "fp8": 1}
 # NIXL merges descriptors that touch on both sides, so regions are kept a page apart.
 _GAP_BYTES = 4096
 # The replay writes and compares words of this size.

@@ -7,9 +7,10 @@ import re
 from dataclasses import asdict
 from typing import Any
 
-from kvroad.study.fields import Study
+from kvroad.study.fields import Host, Study
+from kvroad.study.setting import settings_of
 
-__all__ = ["HOW_TO_REACH", "PUBLISHED", "resolved", "study_slug", "without_password"]
+__all__ = ["PUBLISHED", "resolved", "study_slug", "without_password"]
 
 
 def without_password(text: str) -> str:
@@ -26,26 +27,11 @@ def resolved(study: Study) -> dict[str, Any]:
     return plain
 
 
-HOW_TO_REACH = (
-    "address",
-    "user",
-    "port",
-    "identity_file",
-    "python",
-    "work_dir",
-    "source",
-    "bind_address",
-    "strict",
-    "connect_timeout_s",
-    "lease_s",
-    "lock_timeout_s",
-)
-
-
 # The folder among those of reports that holds the committed ones; no study has its name.
 PUBLISHED = "published"
+_HOW_TO_REACH = [name for name, setting in settings_of(Host).items() if setting.reaches]
 _CHANGES_NO_RESULT = re.compile(
-    rf"\+*(study=|tracking[.=]|host\.([\w-]+\.){{0,2}}({'|'.join(HOW_TO_REACH)})=|"
+    rf"\+*(study=|tracking[.=]|host\.([\w-]+\.){{0,2}}({'|'.join(_HOW_TO_REACH)})=|"
     r"host\.([\w-]+\.){0,2}serving[.=])"
 )
 

@@ -5,109 +5,137 @@ Names follow vLLM's command line and its ``KVTransferConfig``.
 
 from __future__ import annotations
 
-import math
-import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated
 
-from kvroad.errors import UserError, nearest
+from annotated_types import Ge, Le, Lt
+
+from kvroad.errors import UserError
+from kvroad.study.allowed import (
+    Check,
+    Count,
+    Flag,
+    HostPath,
+    OneOf,
+    Plain,
+    Refused,
+    Text,
+    Tolerance,
+    Whole,
+    matches,
+    must,
+)
+from kvroad.study.setting import identity, no_identity, section
 
 __all__ = ["AGGREGATED", "SERVING_ENGINES", "HostServing", "ServingOptions", "check_serving"]
 
 SERVING_ENGINES = ("dynamo", "vllm")
 # The transport of an engine that serves alone: nothing is transferred.
 AGGREGATED = "none"
-_TOOLS = ("aiperf", "vllm_bench", "kvroad")
 # What the plan sets itself: a second value would contradict it without a word.
-_OWN_ARGUMENTS = (
+_PLANNED_ARGUMENTS = (
     *("--model", "--served-model-name", "--host", "--port", "--tensor-parallel-size", "-tp"),
     *("--block-size", "--dtype", "--max-model-len", "--max-num-seqs", "--enforce-eager"),
     *("--max-num-batched-tokens", "--gpu-memory-utilization", "--kv-cache-memory-bytes"),
     *("--attention-backend", "--enable-prefix-caching", "--no-enable-prefix-caching"),
     *("--kv-transfer-config", "--disaggregation-mode", "--connector"),
 )
-_OWN_CONFIG = ("num_threads", "enable_cross_layers_blocks")
-_VERSION = re.compile(r"\d+\.\d+(\.\w+)*")
 
 
-@dataclass(frozen=True)
+def _extra_config(values: dict[str, object]) -> dict[str, object]:
+    for name in ("num_threads", "enable_cross_layers_blocks"):
+        if name in values:
+            raise Refused(
+                f".{name} is set by the plan; use engine.num_threads "
+                "or engine.serving.cross_layer_blocks"
+            )
+    return values
+
+
+_Version = Annotated[Text, matches(r"\d+\.\d+(\.\w+)*", "is no version, such as 0.23.0")]
+_Argument = Annotated[
+    Text,
+    must(
+        lambda word: word.partition("=")[0] not in _PLANNED_ARGUMENTS,
+        "is set by the plan; use the field of that name, of engine, workload or host",
+    ),
+]
+
+
+@section
 class ServingOptions:
-    """Options of one prefill and one decode engine of vLLM, and of the load on them.
+    """Options of one prefill and one decode engine of vLLM, and of the load on them."""
 
-    Parameters
-    ----------
-    vllm_version, dynamo_version, aiperf_version
-        What the host must have; None: whatever it has. A launch with another vLLM than
-        asked for is refused.
-    packed_kv
-        Whether K and V of a block lie in one descriptor, as in vLLM 0.31, or apart, as in 0.23.
-    cross_layer_blocks
-        vLLM 0.23: blocks of all layers in one (``enable_cross_layers_blocks``); it takes
-        effect under the V1 model runner only, which this chooses too.
-    kv_cache_layout
-        Newer vLLM: ``VLLM_KV_CACHE_LAYOUT``.
-    extra_args
-        Further words of the engines' command line, as they are.
-    extra_config
-        Further keys of ``kv_connector_extra_config``.
-    tool
-        Load generator: ``aiperf``, ``vllm_bench``, or ``kvroad``: requests that the driver sends
-        itself, for hosts where nothing more can be installed.
-    decode_after_s
-        Seconds after which decode starts though prefill is not ready yet; None: once it is.
-    failed_share_at_most
-        Share of failed requests above which a cell is refused; failed ones never count.
-    probe_tokens
-        Prompt of the request that must move decode's transfer count before anything else.
-    check_cache
-        Whether a plug-in in both engines digests the KV blocks of that request: a launch whose
-        pulled blocks are not those of prefill is refused.
-    """
+    vllm_version: _Version | None = identity(
+        "a launch with another vLLM is refused; null: whatever the host has", default=None
+    )
+    dynamo_version: _Version | None = identity(
+        "shown beside what was found; null: whatever the host has", default=None
+    )
+    aiperf_version: _Version | None = identity(
+        "shown beside what was found; null: whatever the host has", default=None
+    )
+    output_tokens: Annotated[Whole, Ge(2)] = identity(
+        "tokens that each request asks for", default=256
+    )
+    max_model_len: Count | None = identity("vLLM's `--max-model-len`", default=None)
+    max_num_seqs: Count | None = identity("vLLM's `--max-num-seqs`", default=None)
+    max_num_batched_tokens: Count | None = identity(
+        "vLLM's `--max-num-batched-tokens`", default=None
+    )
+    enforce_eager: Flag = identity("vLLM's `--enforce-eager`", default=False)
+    gpu_memory_utilization: Annotated[Tolerance, Le(1)] | None = identity(
+        "vLLM's `--gpu-memory-utilization`", default=None
+    )
+    kv_cache_memory_bytes: Count | None = identity("vLLM's `--kv-cache-memory-bytes`", default=None)
+    attention_backend: Text | None = identity("vLLM's `--attention-backend`", default=None)
+    kv_connector: Text = identity("of vLLM's `KVTransferConfig`", default="NixlConnector")
+    kv_buffer_device: Text | None = identity(
+        "of `KVTransferConfig`; `cpu`: staged through the host; null: the platform's", default=None
+    )
+    packed_kv: Flag = identity(
+        "K and V of a block lie in one descriptor, as in vLLM 0.31, not apart, as in 0.23",
+        default=False,
+    )
+    cross_layer_blocks: Flag = identity(
+        "vLLM 0.23: blocks of all layers in one, by the V1 model runner, which this chooses",
+        default=False,
+    )
+    kv_cache_layout: Text | None = identity("newer vLLM: `VLLM_KV_CACHE_LAYOUT`", default=None)
+    extra_args: list[_Argument] = identity(
+        "further words of the engines' command line", default_factory=list
+    )
+    extra_config: Annotated[Plain, Check(_extra_config)] = identity(
+        "further keys of `kv_connector_extra_config`", default_factory=dict
+    )
+    tool: Annotated[Text, OneOf(("aiperf", "vllm_bench", "kvroad"))] = identity(
+        "load generator; `kvroad`: requests that the driver sends itself", default="aiperf"
+    )
+    failed_share_at_most: Annotated[Tolerance, Lt(1)] = no_identity(
+        "share of failed requests above which a cell is refused; they never count", default=0.0
+    )
+    probe_tokens: Count = no_identity(
+        "prompt of the request that must move decode's transfer count first", default=512
+    )
+    log_interval_s: Count = identity("vLLM's `VLLM_LOG_STATS_INTERVAL`", default=5)
+    decode_after_s: Tolerance | None = no_identity(
+        "decode starts so long after prefill; null: once that is ready", default=None
+    )
+    check_cache: Flag = no_identity(
+        "a plug-in compares the KV blocks of that request; others refuse the launch", default=True
+    )
 
-    vllm_version: str | None = None
-    dynamo_version: str | None = None
-    aiperf_version: str | None = None
-    output_tokens: int = 256
-    max_model_len: int | None = None
-    max_num_seqs: int | None = None
-    max_num_batched_tokens: int | None = None
-    enforce_eager: bool = False
-    gpu_memory_utilization: float | None = None
-    kv_cache_memory_bytes: int | None = None
-    attention_backend: str | None = None
-    kv_connector: str = "NixlConnector"
-    kv_buffer_device: str | None = None
-    packed_kv: bool = False
-    cross_layer_blocks: bool = False
-    kv_cache_layout: str | None = None
-    extra_args: list[str] = field(default_factory=list)
-    extra_config: dict[str, Any] = field(default_factory=dict)
-    tool: str = "aiperf"
-    failed_share_at_most: float = 0.0
-    probe_tokens: int = 512
-    log_interval_s: int = 5
-    decode_after_s: float | None = None
-    check_cache: bool = True
 
-
-@dataclass(frozen=True)
+@section
 class HostServing:
-    """Where a host has the engines; ``{home}`` is the home folder there.
+    """Where a host has the engines; ``{home}`` is the home folder there."""
 
-    Parameters
-    ----------
-    python
-        Interpreter of the engines' environment; None: the agent's.
-    aiperf
-        Program of the load generator's environment.
-    model
-        Folder of the weights and the tokenizer; None: the model's ``repository``.
-    """
-
-    python: str | None = None
-    aiperf: str = "aiperf"
-    model: str | None = None
+    python: HostPath | None = no_identity(
+        "interpreter of the engines' environment; null: the agent's", default=None
+    )
+    aiperf: HostPath = no_identity("program of the load generator", default="aiperf")
+    model: Text | None = no_identity(
+        "folder of weights and tokenizer; null: the model's `repository`", default=None
+    )
 
 
 def check_serving(options: ServingOptions | None, engine: str, transports: list[str]) -> None:
@@ -123,55 +151,3 @@ def check_serving(options: ServingOptions | None, engine: str, transports: list[
         return
     if options is None:
         raise UserError(f"engine.serving has no value: engine {engine} needs its options")
-    _check_numbers(options)
-    if options.tool not in _TOOLS:
-        hint = nearest(options.tool, _TOOLS)
-        raise UserError(
-            f"engine.serving.tool: {options.tool!r} is not allowed{hint} "
-            f"(allowed: {', '.join(_TOOLS)})"
-        )
-    for name in ("vllm_version", "dynamo_version", "aiperf_version"):
-        version = getattr(options, name)
-        if version is not None and not _VERSION.fullmatch(version):
-            raise UserError(f"engine.serving.{name}: {version!r} is no version, such as 0.23.0")
-    _check_extra(options.extra_args, options.extra_config)
-
-
-def _check_numbers(options: ServingOptions) -> None:
-    least = {
-        "output_tokens": 2,
-        "max_model_len": 1,
-        "max_num_seqs": 1,
-        "max_num_batched_tokens": 1,
-        "kv_cache_memory_bytes": 1,
-        "probe_tokens": 1,
-        "log_interval_s": 1,
-    }
-    for name, smallest in least.items():
-        value = getattr(options, name)
-        if value is not None and value < smallest:
-            where = f"engine.serving.{name}"
-            raise UserError(f"{where}: {value} is too small; allowed is {smallest} or more")
-    gap_s = options.decode_after_s
-    if gap_s is not None and not 0 <= gap_s < math.inf:
-        raise UserError(f"engine.serving.decode_after_s: {gap_s} is not allowed; 0 or more is")
-    for name, most in (("failed_share_at_most", 0.999), ("gpu_memory_utilization", 1.0)):
-        share = getattr(options, name)
-        if share is not None and not 0 <= share <= most:
-            raise UserError(f"engine.serving.{name}: {share} is not a share from 0 to {most:g}")
-
-
-def _check_extra(words: list[str], config: Mapping[str, Any]) -> None:
-    for word in words:
-        name = word.partition("=")[0]
-        if name in _OWN_ARGUMENTS:
-            raise UserError(
-                f"engine.serving.extra_args: {name} is set by the plan; "
-                "use the field of that name, of engine, workload or host"
-            )
-    for name in config:
-        if name in _OWN_CONFIG:
-            raise UserError(
-                f"engine.serving.extra_config: {name} is set by the plan; use engine.num_threads "
-                "or engine.serving.cross_layer_blocks"
-            )

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from kvroad.errors import UserError
-from kvroad.study.fields import config_keys
+from kvroad.study.typed import config_keys
 
 __all__ = ["check_command_line", "snakemake_overrides"]
 

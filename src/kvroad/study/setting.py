@@ -1,0 +1,116 @@
+"""How a field of the study is declared, beside its type and default: help and identity."""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, Field, asdict, dataclass, field, fields
+from enum import Enum
+from functools import cache
+from typing import Any, TypeVar, dataclass_transform
+
+__all__ = [
+    "Identity",
+    "Setting",
+    "default_of",
+    "elsewhere",
+    "identity",
+    "identity_if_changed",
+    "identity_of",
+    "no_identity",
+    "section",
+    "settings_of",
+]
+
+T = TypeVar("T")
+
+
+class Identity(Enum):
+    """Whether a field is part of what a cell's name is a hash of."""
+
+    YES = "yes"
+    IF_CHANGED = "where it differs from its default"
+    ELSEWHERE = "in another part of the identity"
+    NO = "no"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a field says of itself beside its type and default.
+
+    ``reaches``: it says how a host is reached; no folder of results is named for it.
+    """
+
+    help: str
+    identity: Identity
+    reaches: bool = False
+
+
+# The signatures are what type checkers take for those of ``dataclasses.field``.
+def identity(text: str, *, default: Any = MISSING, default_factory: Any = MISSING) -> Any:
+    """Declare a field of the identity: another value asks for other cells."""
+    return _field(Setting(text, Identity.YES), default, default_factory)
+
+
+def identity_if_changed(text: str, *, default: Any) -> Any:
+    """Declare one added after cells were measured: with its default they keep their names."""
+    return _field(Setting(text, Identity.IF_CHANGED), default, MISSING)
+
+
+def elsewhere(text: str, *, default: Any = MISSING, default_factory: Any = MISSING) -> Any:
+    """Declare one that the identity holds as a section of its own or in the environment."""
+    return _field(Setting(text, Identity.ELSEWHERE), default, default_factory)
+
+
+def no_identity(
+    text: str, *, default: Any = MISSING, default_factory: Any = MISSING, reaches: bool = False
+) -> Any:
+    """Declare a field that never measures anything again."""
+    return _field(Setting(text, Identity.NO, reaches), default, default_factory)
+
+
+def _field(setting: Setting, default: Any, default_factory: Any) -> Any:
+    metadata = {"setting": setting}
+    return field(default=default, default_factory=default_factory, metadata=metadata)
+
+
+@dataclass_transform(
+    frozen_default=True,
+    field_specifiers=(identity, identity_if_changed, elsewhere, no_identity),
+)
+def section(cls: type[T]) -> type[T]:
+    """Make a frozen dataclass whose fields are declared; pydantic refuses other keys."""
+    # A value that is one already is checked as well: replace() has looked at nothing.
+    cls.__pydantic_config__ = {  # type: ignore[attr-defined]
+        "extra": "forbid",
+        "revalidate_instances": "always",
+    }
+    return dataclass(frozen=True)(cls)
+
+
+@cache
+def settings_of(owner: type) -> dict[str, Setting]:
+    """Return what each field of a section says; raises KeyError where one says nothing."""
+    return {item.name: item.metadata["setting"] for item in fields(owner)}
+
+
+def default_of(item: Field[Any]) -> Any:
+    """Return the default of a field; MISSING where it has none."""
+    return item.default if item.default_factory is MISSING else item.default_factory()
+
+
+def identity_of(value: Any, owner: type | None = None) -> dict[str, Any]:
+    """Return the fields of a section that belong to a cell's identity, as plain values.
+
+    Parameters
+    ----------
+    owner
+        The section that declares them, where it is another than the value's own.
+    """
+    owner = owner or type(value)
+    plain, settings = asdict(value), settings_of(owner)
+    kept = {}
+    for item in fields(owner):
+        part = settings[item.name].identity
+        is_changed = getattr(value, item.name) != default_of(item)
+        if part is Identity.YES or (part is Identity.IF_CHANGED and is_changed):
+            kept[item.name] = plain[item.name]
+    return kept
