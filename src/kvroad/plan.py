@@ -184,6 +184,7 @@ class Claim:
     ``interfaces``, ``rdma_devices`` and ``gpus`` are the counters read at each edge;
     ``counters`` names the kinds that a payload on this road moves. ``side`` is the end of
     the road that this host is, ``prefill`` sends and ``decode`` receives; None: both.
+    ``backend`` is what moves the bytes; ``environment`` are the variables that it is to have.
     ``serving`` is there for serving engines, whose transfers are told by vLLM's metrics.
     """
 
@@ -205,6 +206,12 @@ class Claim:
     idle_bytes_per_s: float = 2_000_000.0
     side: str | None = None
     serving: Serving | None = None
+    backend: str = "ucx"
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether one engine serves alone, so that no road is claimed."""
+        return self.serving is not None and self.serving.is_aggregated
 
 
 @dataclass(frozen=True)

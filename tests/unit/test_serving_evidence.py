@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 
-from kvroad.evidence.counters import early_check
+from kvroad.evidence.counter import Edge
+from kvroad.evidence.counters.nvlink import NVLINK
 from kvroad.evidence.kv_transfer import MIB
 from kvroad.evidence.requests import parse_aiperf, parse_own, parse_vllm_bench
 from kvroad.evidence.serving import served_phase
 from kvroad.evidence.ucx import parse_lines
 from kvroad.evidence.vllm import parse_kv_lines, parse_prometheus, totals_of, transfers_between
+from kvroad.evidence.weigh import early_check
 from kvroad.plan import Claim, Serving
 from kvroad.proof.raw import Evidence
 from kvroad.proof.witnesses.counters import byte_counter
@@ -248,12 +250,7 @@ def claim(ranks: int) -> Claim:
 
 def test_nvlink_tells_nothing_of_engines_whose_ranks_use_it_themselves() -> None:
     edges = [
-        {
-            "cell": "c",
-            "edge": f"warmup:{edge}",
-            "mono_ns": n,
-            "nvlink": {"0": {"rx_kib": kib, "tx_kib": kib}},
-        }
+        Edge(f"warmup:{edge}", "c", n, {"nvlink": {"0": {"rx_kib": kib, "tx_kib": kib}}})
         for n, (edge, kib) in enumerate([("start", 0), ("end", 10**6)])
     ]
     assert [c.kind for c in early_check(claim(1), *edges, 10**6)] == ["nvlink_bytes"]
@@ -265,4 +262,6 @@ def test_nvlink_tells_nothing_of_engines_whose_ranks_use_it_themselves() -> None
     phase = served_phase("c", "warmup", {}, prom)
     for ranks, status in ((1, "contradicts"), (4, "unavailable")):
         evidence = Evidence(claim(ranks), {}, (), tuple(edges), (), {}, cell="c", served=(phase,))
-        assert [w.status for w in byte_counter("nvlink", evidence)] == [status]
+        witness = byte_counter(NVLINK, "bytes", evidence)
+        assert witness is not None
+        assert witness.status == status

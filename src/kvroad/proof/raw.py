@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from kvroad.errors import UserError
-from kvroad.evidence.counters import phase_edges
+from kvroad.evidence.counter import Edge, phase_edges
 from kvroad.evidence.kv_transfer import NEEDLE
+from kvroad.evidence.log import ProcessLog
 from kvroad.evidence.nixl import Pull, PullLog, parse_pulls
 from kvroad.evidence.scan import LineScan
 from kvroad.evidence.serving import SERVED_FILES, ServedPhase, folder_of, served_phase
-from kvroad.evidence.ucx import parse_file
-from kvroad.evidence.ucx_records import UcxLog
 from kvroad.evidence.vllm import KvLine, parse_kv_lines
 from kvroad.plan import Claim, PlanError, claim_of
+from kvroad.study.kinds import BACKENDS
 
 __all__ = ["Evidence", "FarEnd", "read_raw"]
 
@@ -29,7 +29,7 @@ class FarEnd:
     """The counters of the passive half's host, where the two halves run on two hosts."""
 
     claim: Claim
-    edges: tuple[Mapping[str, Any], ...]
+    edges: tuple[Edge, ...]
     file: str
 
 
@@ -40,7 +40,8 @@ class Evidence:
     Parameters
     ----------
     logs
-        File name to log: ``decode-<rank>.log``, ``prefill-<rank>.log``.
+        File name to log, as the claim's backend reads it: ``decode-<rank>.log``,
+        ``prefill-<rank>.log``.
     planned
         Cell and phase to the number of pulls of all ranks.
     cell
@@ -58,9 +59,9 @@ class Evidence:
     """
 
     claim: Claim
-    logs: Mapping[str, UcxLog]
+    logs: Mapping[str, ProcessLog]
     pulls: tuple[PullLog, ...]
-    edges: tuple[Mapping[str, Any], ...]
+    edges: tuple[Edge, ...]
     events: tuple[Mapping[str, Any], ...]
     planned: Mapping[tuple[str, str], int]
     cell: str | None = None
@@ -79,6 +80,15 @@ class Evidence:
     def initiators(self) -> list[str]:
         """The log files of the posting processes, by rank."""
         return [f"{self.roles[0]}-{rank}.log" for rank in range(self.claim.ranks)]
+
+    @property
+    def posting_logs(self) -> list[ProcessLog]:
+        """The logs of the posting processes that are there, by rank."""
+        return [self.logs[file] for file in self.initiators if file in self.logs]
+
+    def seen_road(self) -> str:
+        """Return the road that the logs show, ``unknown`` where they show none."""
+        return BACKENDS[self.claim.backend].seen_road(self.posting_logs, self.claim)
 
     def cell_pulls(self) -> Iterator[Pull]:
         """Yield the pulls of the cell."""
@@ -146,10 +156,10 @@ def read_raw(raw_dir: Path, cell: str | None = None) -> Evidence:
         }
     except (OSError, ValueError, KeyError, TypeError, PlanError) as error:
         raise UserError(f"{path}: not the plan of a raw folder: {error}") from error
-    logs, pulls = {}, []
+    backend, logs, pulls = BACKENDS[claim.backend], {}, []
     for log in sorted(raw_dir.glob("*.log")):
         with log.open("rb") as file:
-            logs[log.name] = parse_file(file, log.name)
+            logs[log.name] = backend.parse(file, log.name)
     for rows in sorted(raw_dir.glob("pulls-*.jsonl")):
         with rows.open(encoding="utf-8", errors="replace") as lines:
             pulls.append(parse_pulls(lines, rows.name))
@@ -157,7 +167,7 @@ def read_raw(raw_dir: Path, cell: str | None = None) -> Evidence:
         claim,
         logs,
         tuple(pulls),
-        _json_rows(raw_dir / "counters.jsonl"),
+        _edges(raw_dir / "counters.jsonl"),
         _json_rows(raw_dir / "events.jsonl"),
         planned,
         cell,
@@ -233,7 +243,11 @@ def _far_end(raw_dir: Path, claim: Claim) -> FarEnd | None:
     side = "prefill" if claim.side == "decode" else "decode"
     plan = json.loads((raw_dir / f"{side}.plan.json").read_text(encoding="utf-8"))
     file = f"{side}.counters.jsonl"
-    return FarEnd(claim_of(plan["claim"]), _json_rows(raw_dir / file), file)
+    return FarEnd(claim_of(plan["claim"]), _edges(raw_dir / file), file)
+
+
+def _edges(path: Path) -> tuple[Edge, ...]:
+    return tuple(Edge.from_row(row) for row in _json_rows(path))
 
 
 def _json_rows(path: Path) -> tuple[dict[str, Any], ...]:

@@ -10,9 +10,11 @@ from operator import attrgetter
 from typing import Any
 
 from kvroad.errors import UserError, nearest
+from kvroad.evidence.counter import counter_kinds
 from kvroad.evidence.redact import redact_env
 from kvroad.study.arms import arm_labels, ucx_tls_of, variant_settings
 from kvroad.study.fields import Engine, Host, HostSide, Model, Study, Workload
+from kvroad.study.kinds import BACKENDS
 from kvroad.study.kv_layout import pull_layout
 from kvroad.study.serving import AGGREGATED, SERVING_ENGINES, check_serving
 from kvroad.study.sides import SIDES, is_split, side_host, single_hosts
@@ -52,13 +54,6 @@ def check_ucx_tls(entries: list[str], where: str) -> None:
                 f"{where}: {entry!r} is not a UCX transport{nearest(name, words)} "
                 f"(allowed: {', '.join(words)})"
             )
-
-
-def _sees_cuda(entries: list[str]) -> bool:
-    names = {entry.lstrip("^\\").removesuffix(":aux") for entry in entries}
-    if entries[0].startswith("^"):
-        return not names & {"cuda", "cuda_copy"}
-    return bool(names & {"all", "cuda", "cuda_copy"})
 
 
 _ONE_OF: dict[str, tuple[str, ...]] = {
@@ -248,14 +243,12 @@ def _check_transports(study: Study) -> None:
             continue
         if not transport.roads:
             raise UserError(f"transport.{name}.roads is empty: name the roads that prove it")
-        for road in transport.roads:
-            _check_choice(f"transport.{name}.roads", road, sorted(UCX_TRANSPORTS))
         for counter in transport.counters:
-            _check_choice(f"transport.{name}.counters", counter, ["interface", "nic", "nvlink"])
+            _check_choice(f"transport.{name}.counters", counter, counter_kinds())
         if transport.link_layer is not None:
             layers = ["Ethernet", "InfiniBand"]
             _check_choice(f"transport.{name}.link_layer", transport.link_layer, layers)
-        check_ucx_tls(transport.ucx_tls, f"transport.{name}.ucx_tls")
+        BACKENDS[transport.backend].check(f"transport.{name}", transport, "DRAM")
         _check_env(f"transport.{name}.env", transport.env)
     for name, override in study.host.transports.items():
         if override.ucx_tls is not None:
@@ -361,12 +354,10 @@ def _check_memory(study: Study, engine: Engine) -> None:
         return
     if not all(side_host(study.host, side).gpus for side in SIDES):
         raise UserError("engine.memory: VRAM needs host.gpus, such as host.gpus=[0,1]")
-    for name in study.transports:
-        if name != AGGREGATED and not _sees_cuda(entries := ucx_tls_of(study, name)):
-            raise UserError(
-                f"transport.{name}.ucx_tls: UCX sees no GPU memory without cuda_copy; "
-                f"set transport.{name}.ucx_tls=[{','.join([*entries, 'cuda_copy'])}]"
-            )
+    for name, transport in study.transports.items():
+        if name != AGGREGATED:
+            on_host = replace(transport, ucx_tls=ucx_tls_of(study, name))
+            BACKENDS[transport.backend].check(f"transport.{name}", on_host, engine.memory)
 
 
 def _check_layout(study: Study, engine: Engine, workload: Workload) -> None:

@@ -28,12 +28,12 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Transport:
-    """One asked-for transport: how UCX is told to use it and which roads count as it.
+    """One asked-for transport: how its backend is told to use it and which roads count as it.
 
     Parameters
     ----------
     roads
-        Roads (UCX transport names as protocol tables print them) that prove it.
+        Roads that prove it, as the backend names them: UCX's transports in protocol tables.
     ucx_tls
         Entries of ``UCX_TLS``.
     env
@@ -43,14 +43,17 @@ class Transport:
         (``interface``, ``nic``, ``nvlink``); the others must stay still.
     link_layer
         ``Ethernet`` or ``InfiniBand`` where the road alone does not name the transport.
+    backend
+        What moves the bytes under the connector.
     """
 
     roads: list[str]
-    ucx_tls: list[str]
+    ucx_tls: list[str] = field(default_factory=list)
     env: dict[str, str] = field(default_factory=dict)
     counters: list[str] = field(default_factory=list)
     link_layer: str | None = None
     description: str = ""
+    backend: str = "ucx"
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from kvroad.study.arms import Arm
-from kvroad.study.fields import Host, Study
+from kvroad.study.fields import Host, Study, Transport
 from kvroad.study.sides import SIDES, is_split, side_host
 
 __all__ = [
@@ -89,7 +89,7 @@ IDENTITY_FIELDS = {
         "qk_rope_head_dim",
     },
     "study": {"prompt_tokens", "seed", "session"},
-    "transport": {"roads", "ucx_tls", "env", "counters", "link_layer"},
+    "transport": {"roads", "ucx_tls", "env", "counters", "link_layer", "backend"},
     "variant": {"engine", "workload", "env", "serving"},
     "workload": {"block_tokens", "warmup_pulls", "pulls", "concurrency", "pulls_in_flight"},
 }
@@ -163,7 +163,7 @@ def common_identity(study: Study, arm: Arm) -> dict[str, Any]:
     identity: dict[str, Any] = {
         "measurement_version": MEASUREMENT_VERSION,
         "arm": {"transport": arm.transport_name, "variant": arm.variant_name},
-        "transport": _chosen("transport", arm.transport),
+        "transport": _transport_identity(arm.transport),
         "environment": arm.environment,
         "engine": _chosen("engine", arm.engine),
         "workload": _chosen("workload", arm.workload),
@@ -177,6 +177,12 @@ def common_identity(study: Study, arm: Arm) -> dict[str, Any]:
     if arm.engine.serving is not None:
         identity["serving"] = _chosen("serving", arm.engine.serving)
     return identity
+
+
+def _transport_identity(transport: Transport) -> dict[str, Any]:
+    # Cells had names before there was a second backend.
+    identity = _chosen("transport", transport)
+    return {k: v for k, v in identity.items() if (k, v) != ("backend", "ucx")}
 
 
 def _host_identity(host: Host) -> dict[str, Any]:
