@@ -36,8 +36,9 @@ def kinds_in(package: str, kind: type[K]) -> dict[str, K]:
         When two of them have one name.
     """
     found: dict[str, K] = {}
-    for place in sorted(pkgutil.iter_modules(importlib.import_module(package).__path__)):
-        module = importlib.import_module(f"{package}.{place.name}")
+    places = pkgutil.iter_modules(importlib.import_module(package).__path__)
+    for name in sorted({place.name for place in places}):
+        module = importlib.import_module(f"{package}.{name}")
         for held in vars(module).values():
             for value in held if isinstance(held, tuple) else (held,):
                 if isinstance(value, kind) and found.setdefault(value.name, value) is not value:

@@ -46,8 +46,6 @@ class CounterKind:
     ----------
     name
         In ``transport.counters``; its witness is called ``<name>_bytes``.
-    source
-        Where the host has the counters, as the documentation tells it.
     section
         Key of its counts in a row of ``counters.jsonl``.
     received, sent
@@ -69,7 +67,6 @@ class CounterKind:
     """
 
     name: str
-    source: str
     section: str
     received: str
     sent: str

@@ -52,7 +52,6 @@ def parse_counter(text: str) -> int | None:
 
 NIC = CounterKind(
     name="nic",
-    source="`port_rcv_data`, `port_xmit_data` (words of four bytes)",
     section="rdma",
     received="port_rcv_data",
     sent="port_xmit_data",

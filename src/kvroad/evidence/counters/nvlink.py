@@ -65,7 +65,6 @@ def _own_traffic(claim: Claim) -> str:
 
 NVLINK = CounterKind(
     name="nvlink",
-    source="`nvidia-smi nvlink -gt d`",
     section="nvlink",
     received="rx_kib",
     sent="tx_kib",
