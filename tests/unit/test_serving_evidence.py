@@ -58,7 +58,7 @@ def test_the_log_lines_tell_the_same_transfers_as_the_metrics(name: str) -> None
 
 
 def test_a_line_is_converted_from_mebibytes_and_its_rate_is_that_of_one_transfer() -> None:
-    told = parse_kv_lines(lines_of("serving/vllm023_tcp_decode.log"), "decode.log")[-1].told
+    told = parse_kv_lines(lines_of("serving/vllm023_tcp_decode.log"), "decode.log")[-1].transfers
     assert told.transfer_bytes == 2048 * MIB
     assert told.xfer_ms is not None
     rate = 1e3 * told.transfer_bytes / told.xfer_ms
@@ -66,7 +66,7 @@ def test_a_line_is_converted_from_mebibytes_and_its_rate_is_that_of_one_transfer
     # vLLM 0.23 prints neither; 0.31 does.
     assert (told.failed, told.expired) == (None, None)
     newer = parse_kv_lines(lines_of("serving/dynamo161_shm_decode.log"), "decode.log")[0]
-    assert (newer.told.failed, newer.told.expired) == (0, 0)
+    assert (newer.transfers.failed, newer.transfers.expired) == (0, 0)
     assert lines_of("serving/dynamo161_shm_decode.log")[newer.line - 1] == newer.text
 
 

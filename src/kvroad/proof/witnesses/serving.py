@@ -63,22 +63,23 @@ def _expected_load(claim: Claim) -> str:
 
 
 def _load_faults(phase: ServedPhase, serving: Serving) -> Iterator[Finding]:
-    asked = phase.asked
     bad = next((request for request in phase.requests if request.error is not None), None)
-    if phase.n_failed > serving.failed_share_at_most * phase.n_asked:
-        cause = phase.load.get("error") or (bad.error if bad else "requests are missing")
-        seen = f"{phase.n_failed} of {phase.n_asked} requests of phase {phase.phase} failed"
+    if phase.n_failed > serving.failed_share_at_most * phase.planned.requests:
+        cause = phase.load.error or (bad.error if bad else "requests are missing")
+        seen = (
+            f"{phase.n_failed} of {phase.planned.requests} requests of phase {phase.phase} failed"
+        )
         yield Finding(CONTRADICTS, f"{seen}: {cause}", bad.where if bad else phase.where)
-    elif phase.load.get("returncode"):
-        cause = str(phase.load.get("error") or "the load generator failed")
+    elif phase.load.returncode:
+        cause = str(phase.load.error or "the load generator failed")
         yield Finding(CONTRADICTS, f"phase {phase.phase}: {cause}", phase.where)
     for request in phase.good:
-        wanted, got = asked.get("output_tokens"), request.output_tokens
+        wanted, got = phase.planned.output_tokens, request.output_tokens
         if got != wanted:
             seen = f"a request of phase {phase.phase} has {got} output tokens, asked were {wanted}"
             yield Finding(CONTRADICTS, seen, request.where)
             return
-        prompt, tokens = asked.get("prompt_tokens", 0), request.input_tokens
+        prompt, tokens = phase.planned.prompt_tokens, request.input_tokens
         if tokens is not None and abs(tokens - prompt) > _INPUT_SLACK * prompt:
             seen = f"a prompt of phase {phase.phase} has {tokens} tokens, asked were {prompt}"
             yield Finding(CONTRADICTS, seen, request.where)

@@ -116,14 +116,14 @@ def _transfer_faults(phase: ServedPhase, moved: Transfers, planned: int) -> Iter
     if moved.locally_cached:
         seen = f"decode had {moved.locally_cached:.0f} prompt tokens in its own cache in {name}"
         yield Finding(CONTRADICTS, seen, phase.where)
-    if moved.locally_computed >= phase.asked.get("prompt_tokens", 1):
+    if moved.locally_computed >= phase.planned.prompt_tokens:
         tokens = f"{moved.locally_computed:.0f} prompt tokens"
         seen = f"decode computed {tokens} itself in phase {name}: it served aggregated"
         yield Finding(CONTRADICTS, seen, phase.where)
-    ranks = planned // max(1, phase.n_asked)
+    ranks = planned // max(1, phase.planned.requests)
     least = planned - ranks * phase.n_failed
     if not least <= moved.count <= planned:
-        seen = f"{moved.count:.0f} transfers in phase {name} for {phase.n_asked} requests"
+        seen = f"{moved.count:.0f} transfers in phase {name} for {phase.planned.requests} requests"
         yield Finding(CONTRADICTS, f"{seen}, {planned} were planned", phase.where)
 
 
@@ -135,11 +135,11 @@ def _transfers_seen(phases: list[ServedPhase]) -> Finding:
     n_bytes = sum(transfers.n_bytes for _, transfers in known)
     n_descriptors = sum(transfers.descriptors for _, transfers in known)
     seen = [f"{count:.0f} transfers, {n_bytes:.0f} bytes, none failed"]
-    for what, name, total in (
-        ("descriptors", "descriptors", n_descriptors),
-        ("bytes", "pull_bytes", n_bytes),
+    planned = known[0][0].planned
+    for what, predicted, total in (
+        ("descriptors", planned.descriptors, n_descriptors),
+        ("bytes", planned.pull_bytes, n_bytes),
     ):
-        predicted = float(known[0][0].asked.get(name, 0))
         each = total / count
         if abs(each - predicted) > 1e-6 * predicted:
             why = " (NIXL merges neighbours)" if what == "descriptors" and each < predicted else ""
