@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
 import json
 import types
 import typing
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, TypedDict
 
 __all__ = [
     "PLAN_VERSION",
     "Claim",
     "Command",
+    "Event",
     "File",
     "Label",
     "LogLine",
@@ -28,12 +28,11 @@ __all__ = [
     "PlannedCell",
     "Process",
     "Serving",
-    "claim_of",
+    "claim_and_cells",
     "dumps",
     "essence",
     "first_difference",
     "loads",
-    "plan_hash",
 ]
 
 PLAN_VERSION = 1
@@ -41,6 +40,35 @@ PLAN_VERSION = 1
 
 class PlanError(ValueError):
     """A plan that this version cannot run."""
+
+
+class Event(TypedDict, total=False):
+    """A line of ``events.jsonl``: what the agent answers; ``event`` says which keys are there.
+
+    A process adds keys of its own to its ``ready`` event, such as ``cache_check``.
+    """
+
+    event: str
+    time: str
+    mono_ns: int
+    launch: str
+    boot_id: str | None
+    run_id: str | None
+    process: str
+    pid: int
+    returncode: int | None
+    cell: str
+    phase: str
+    pulls: int
+    kind: str
+    ok: bool | None
+    expected: str
+    seen: str
+    where: str
+    status: str
+    step: str | None
+    reason: str
+    cache_check: str
 
 
 @dataclass(frozen=True)
@@ -94,7 +122,10 @@ class Process:
 
 @dataclass(frozen=True)
 class Command:
-    """One line of JSON for the standard input of each named process, and the answer awaited."""
+    """One line of JSON for the standard input of each named process, and the answer awaited.
+
+    What ``line`` holds is between an engine and its programs.
+    """
 
     processes: list[str]
     line: dict[str, Any]
@@ -184,6 +215,7 @@ class Claim:
     ``interfaces``, ``rdma_devices`` and ``gpus`` are the counters read at each edge;
     ``counters`` names the kinds that a payload on this road moves. ``side`` is the end of
     the road that this host is, ``prefill`` sends and ``decode`` receives; None: both.
+    ``backend`` is what moves the bytes; ``environment`` are the variables that it is to have.
     ``serving`` is there for serving engines, whose transfers are told by vLLM's metrics.
     """
 
@@ -205,6 +237,12 @@ class Claim:
     idle_bytes_per_s: float = 2_000_000.0
     side: str | None = None
     serving: Serving | None = None
+    backend: str = "ucx"
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether one engine serves alone, so that no road is claimed."""
+        return self.serving is not None and self.serving.is_aggregated
 
 
 @dataclass(frozen=True)
@@ -230,18 +268,19 @@ def dumps(plan: Plan) -> str:
     return json.dumps(dataclasses.asdict(plan), indent=1, sort_keys=True, ensure_ascii=False)
 
 
-def claim_of(data: dict[str, Any]) -> Claim:
-    """Take what is known of a claim, so that a newer plan's folder can be judged too.
+def claim_and_cells(text: str) -> tuple[Claim, list[PlannedCell]]:
+    """Read what judging needs of a plan of any version; fields that are not known are left out.
 
     Raises
     ------
-    PlanError
-        When something that every claim has is missing.
+    ValueError
+        When the text is no plan, or something that every plan has is missing.
     """
-    known = {item.name for item in dataclasses.fields(Claim)}
-    claim = _build(Claim, {k: v for k, v in data.items() if k in known}, "claim")
+    data = _object(text)
+    claim = _build(Claim, data.get("claim"), "claim", is_strict=False)
+    cells = _value(list[PlannedCell], data.get("cells"), "cells", is_strict=False)
     assert isinstance(claim, Claim)
-    return claim
+    return claim, cells
 
 
 def loads(text: str) -> Plan:
@@ -253,62 +292,62 @@ def loads(text: str) -> Plan:
         When the text is no plan, or one of another version.
     """
     try:
-        data = json.loads(text)
-    except json.JSONDecodeError as error:
+        data = _object(text)
+    except ValueError as error:
         raise PlanError(f"not a plan: {error}") from error
-    if not isinstance(data, dict) or data.get("version") != PLAN_VERSION:
-        found = data.get("version") if isinstance(data, dict) else None
+    if data.get("version") != PLAN_VERSION:
+        found = data.get("version")
         raise PlanError(f"plan version {found!r} is not the agent's version {PLAN_VERSION}")
     plan = _build(Plan, data, "plan")
     assert isinstance(plan, Plan)
     return plan
 
 
-# What a plan says of who asks, of waiting and of judging: none of it is measured.
-_NOT_ESSENTIAL = {
-    "plan": ("owner", "ports", "bind_address", "stop_timeout_s"),
-    "claim": ("carried_at_least", "not_carried_at_most", "idle_bytes_per_s"),
-    "process": ("ready_timeout_s", "next_after_s"),
-    "phase": ("timeout_s",),
-}
-
-
-def essence(plan: Plan) -> dict[str, Any]:
-    """Return what a plan measures, as plain values: two plans with one essence are one plan.
-
-    Left out are owner, ports, addresses, time-outs and tolerances, and the text of programs
-    that travel with it: a change of code is told by the version of the measurement.
-    """
-    data = _without(dataclasses.asdict(plan), "plan")
-    data["claim"] = _without(data["claim"], "claim")
-    data["processes"] = [_without(process, "process") for process in data["processes"]]
-    for cell in data["cells"]:
-        cell["phases"] = [_without(phase, "phase") for phase in cell["phases"]]
-    data["files"] = {
-        file["path"]: None if file["path"].endswith(".py") else file["text"]
-        for file in data["files"]
-    }
+def _object(text: str) -> dict[str, Any]:
+    data = json.loads(text)
+    if not isinstance(data, dict):
+        raise PlanError("no JSON object")
     return data
 
 
-def _without(data: dict[str, Any], kind: str) -> dict[str, Any]:
-    return {key: value for key, value in data.items() if key not in _NOT_ESSENTIAL[kind]}
+def essence(plan: Plan) -> Plan:
+    """Return a plan without what is not measured: two plans with one essence are one plan.
+
+    Left out are owner, ports, addresses, time-outs and tolerances, and the programs that
+    travel with it: a change of code is told by the version of the measurement.
+    """
+    return replace(
+        plan,
+        owner="",
+        ports={},
+        bind_address="",
+        stop_timeout_s=0.0,
+        claim=replace(
+            plan.claim, carried_at_least=0.0, not_carried_at_most=0.0, idle_bytes_per_s=0.0
+        ),
+        processes=[replace(p, ready_timeout_s=0.0, next_after_s=None) for p in plan.processes],
+        cells=[
+            replace(cell, phases=[replace(phase, timeout_s=0.0) for phase in cell.phases])
+            for cell in plan.cells
+        ],
+        files=sorted(
+            (file for file in plan.files if not file.path.endswith(".py")),
+            key=lambda file: file.path,
+        ),
+    )
 
 
-def plan_hash(plan: Plan) -> str:
-    """Return the SHA-256 of a plan's essence as hexadecimal digits."""
-    text = json.dumps(essence(plan), sort_keys=True, ensure_ascii=False)
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def first_difference(one: Any, other: Any, where: str = "plan") -> str | None:
-    """Return where two plain values differ first and how, in one line; None where equal."""
-    if isinstance(one, dict) and isinstance(other, dict):
-        pairs = [(f"{where}.{k}", one.get(k), other.get(k)) for k in sorted({*one, *other})]
-    elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
-        pairs = [(f"{where}[{i}]", a, b) for i, (a, b) in enumerate(zip(one, other))]
+def first_difference(first: object, second: object, where: str = "plan") -> str | None:
+    """Return where two plans differ first and how, in one line; None where they are equal."""
+    if dataclasses.is_dataclass(first) and type(first) is type(second):
+        first, second = vars(first), vars(second)
+    if isinstance(first, dict) and isinstance(second, dict):
+        keys = sorted({*first, *second})
+        pairs = [(f"{where}.{k}", first.get(k), second.get(k)) for k in keys]
+    elif isinstance(first, list) and isinstance(second, list) and len(first) == len(second):
+        pairs = [(f"{where}[{i}]", a, b) for i, (a, b) in enumerate(zip(first, second))]
     else:
-        return None if one == other else f"{where}: {one!r} is not {other!r}"
+        return None if first == second else f"{where}: {first!r} is not {second!r}"
     return next(filter(None, (first_difference(a, b, at) for at, a, b in pairs)), None)
 
 
@@ -317,24 +356,34 @@ def _hints(cls: Any) -> dict[str, Any]:
     return typing.get_type_hints(cls)
 
 
-def _build(cls: Any, data: dict[str, Any], where: str) -> Any:
+def _build(cls: Any, data: Any, where: str, *, is_strict: bool = True) -> Any:
+    if not isinstance(data, dict):
+        raise PlanError(f"{where}: no JSON object")
     hints = _hints(cls)
     unknown = sorted(set(data) - set(hints))
-    if unknown:
+    if unknown and is_strict:
         raise PlanError(f"{where}: unknown field {unknown[0]!r}")
+    fields = {
+        name: _value(hints[name], value, f"{where}.{name}", is_strict=is_strict)
+        for name, value in data.items()
+        if name in hints
+    }
     try:
-        return cls(**{k: _value(hints[k], v, f"{where}.{k}") for k, v in data.items()})
+        return cls(**fields)
     except TypeError as error:
         raise PlanError(f"{where}: {error}") from error
 
 
-def _value(hint: Any, value: Any, where: str) -> Any:
+def _value(hint: Any, value: Any, where: str, *, is_strict: bool) -> Any:
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
-        inner = [a for a in args if a is not type(None)]
-        return None if value is None else _value(inner[0], value, where)
+        inner = next(a for a in args if a is not type(None))
+        return None if value is None else _value(inner, value, where, is_strict=is_strict)
     if origin is list:
-        return [_value(args[0], v, f"{where}[{i}]") for i, v in enumerate(value)]
+        if not isinstance(value, list):
+            raise PlanError(f"{where}: no list")
+        inner = args[0]
+        return [_value(inner, v, f"{where}[{i}]", is_strict=is_strict) for i, v in enumerate(value)]
     if dataclasses.is_dataclass(hint):
-        return _build(hint, value, where)
+        return _build(hint, value, where, is_strict=is_strict)
     return value

@@ -27,6 +27,7 @@ K = TypeVar("K", bound=Named)
 def kinds_in(package: str, kind: type[K]) -> dict[str, K]:
     """Return the instances of ``kind`` that modules of a package hold at their top, by name.
 
+    A tuple at the top is looked into: kinds that are made from others have no names there.
     In the order of the module names, and within one as they are declared.
 
     Raises
@@ -35,9 +36,11 @@ def kinds_in(package: str, kind: type[K]) -> dict[str, K]:
         When two of them have one name.
     """
     found: dict[str, K] = {}
-    for place in sorted(pkgutil.iter_modules(importlib.import_module(package).__path__)):
-        module = importlib.import_module(f"{package}.{place.name}")
-        for value in vars(module).values():
-            if isinstance(value, kind) and found.setdefault(value.name, value) is not value:
-                raise ValueError(f"{module.__name__}: a second {kind.__name__} {value.name!r}")
+    places = pkgutil.iter_modules(importlib.import_module(package).__path__)
+    for name in sorted({place.name for place in places}):
+        module = importlib.import_module(f"{package}.{name}")
+        for held in vars(module).values():
+            for value in held if isinstance(held, tuple) else (held,):
+                if isinstance(value, kind) and found.setdefault(value.name, value) is not value:
+                    raise ValueError(f"{module.__name__}: a second {kind.__name__} {value.name!r}")
     return found

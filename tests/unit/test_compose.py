@@ -323,7 +323,7 @@ class TestFiles:
             ),
             (
                 "# @package transport.mine\nroads: [tcp]\n",
-                "transport.mine.ucx_tls has no value",
+                "transport.mine.ucx_tls is empty: name at least one UCX transport",
             ),
             (
                 "# @package transport.mine\nroads: tcp\n",

@@ -1,20 +1,13 @@
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
-from kvroad.evidence.counters import (
-    add_flows,
-    early_check,
-    flow_between,
-    parse_counter,
-    parse_net_dev,
-    parse_nvlink,
-    phase_edges,
-    weigh,
-    weigh_packets,
-    word_byte_hint,
-)
+from kvroad.evidence.counter import Edge, add_flows, flow_between, phase_edges
+from kvroad.evidence.counters.interface import INTERFACE, parse_net_dev
+from kvroad.evidence.counters.nic import NIC, parse_counter
+from kvroad.evidence.counters.nvlink import NVLINK, parse_nvlink
+from kvroad.evidence.weigh import early_check, weigh, weigh_packets, word_byte_hint
 from kvroad.plan import Claim
 
 SAMPLES = Path(__file__).parents[1] / "data" / "samples"
@@ -48,46 +41,46 @@ def edge(name, second, *, lo=0, words=None, packets=None, kib=None, layer="Ether
         "nvlink": {} if kib is None else {"0": {"rx_kib": kib, "tx_kib": 0}},
         "unavailable": {} if kib is not None else {"nvlink": "no nvidia-smi"},
     }
-    return {**row, **rest}
+    return Edge.from_row({**row, **rest})
 
 
 def test_port_counters_are_words_of_four_bytes():
-    flow = flow_between("nic", edge("a:start", 0, words=0), edge("a:end", 1, words=280_250_000_000))
+    flow = flow_between(NIC, edge("a:start", 0, words=0), edge("a:end", 1, words=280_250_000_000))
     assert flow.received_bytes == 1_121_000_000_000
     assert flow.link_layers == {"mlx5_0/1": "Ethernet"}
 
 
 def test_nvlink_counts_kib():
-    flow = flow_between("nvlink", edge("a:start", 0, kib=10), edge("a:end", 1, kib=8_553_454))
+    flow = flow_between(NVLINK, edge("a:start", 0, kib=10), edge("a:end", 1, kib=8_553_454))
     assert (flow.received_bytes, flow.sent_bytes) == (8_553_444 * 1024, 0)
 
 
 def test_interfaces_count_bytes_and_only_those_named():
     start, end = edge("a:start", 0, lo=5), edge("a:end", 2, lo=105)
-    end["net"]["eth0"]["rx_bytes"] = 7
-    assert flow_between("interface", start, end, ["lo"]).received_bytes == 100
-    assert flow_between("interface", start, end).received_bytes == 107
-    assert flow_between("interface", start, end).seconds == 2
+    end.counts["net"]["eth0"]["rx_bytes"] = 7
+    assert flow_between(INTERFACE, start, end, ["lo"]).received_bytes == 100
+    assert flow_between(INTERFACE, start, end).received_bytes == 107
+    assert flow_between(INTERFACE, start, end).seconds == 2
 
 
 @pytest.mark.parametrize("name", ["mlx5_0", "mlx5_0/1", "mlx5_0:1"])
 def test_ports_are_named_with_or_without_their_number(name):
     start, end = edge("a:start", 0, words=0), edge("a:end", 1, words=25)
-    start["rdma"]["mlx5_1/1"] = dict(start["rdma"]["mlx5_0/1"])
-    end["rdma"]["mlx5_1/1"] = dict(end["rdma"]["mlx5_0/1"])
-    flow = flow_between("nic", start, end, [name])
+    start.counts["rdma"]["mlx5_1/1"] = dict(start.counts["rdma"]["mlx5_0/1"])
+    end.counts["rdma"]["mlx5_1/1"] = dict(end.counts["rdma"]["mlx5_0/1"])
+    flow = flow_between(NIC, start, end, [name])
     assert flow.devices == {"mlx5_0/1": 100}
 
 
 @pytest.mark.parametrize(
     ("kind", "start", "end", "names", "reason"),
     [
-        ("nvlink", edge("a:start", 0), edge("a:end", 1), [], "no nvidia-smi"),
-        ("nic", edge("a:start", 0), edge("a:end", 1), [], "mlx5_0/1 has no port_rcv_data"),
-        ("nic", edge("a:start", 0, words=1), edge("a:end", 1, words=2), ["mlx5_7"], "of mlx5_7"),
-        ("nic", edge("a:start", 0, rdma={}), edge("a:end", 1), [], "no counter of rdma"),
-        ("interface", edge("a:start", 0, lo=9), edge("a:end", 1, lo=4), ["lo"], "fell from 9 to 4"),
-        ("interface", edge("a:start", 0), edge("a:end", 1, net={}), ["lo"], "lo has no rx_bytes"),
+        (NVLINK, edge("a:start", 0), edge("a:end", 1), [], "no nvidia-smi"),
+        (NIC, edge("a:start", 0), edge("a:end", 1), [], "mlx5_0/1 has no port_rcv_data"),
+        (NIC, edge("a:start", 0, words=1), edge("a:end", 1, words=2), ["mlx5_7"], "of mlx5_7"),
+        (NIC, edge("a:start", 0, rdma={}), edge("a:end", 1), [], "no counter of rdma"),
+        (INTERFACE, edge("a:start", 0, lo=9), edge("a:end", 1, lo=4), ["lo"], "fell from 9 to 4"),
+        (INTERFACE, edge("a:start", 0), edge("a:end", 1, net={}), ["lo"], "lo has no rx_bytes"),
     ],
 )
 def test_what_cannot_be_counted_is_unavailable_and_not_zero(kind, start, end, names, reason):
@@ -101,8 +94,8 @@ def test_what_cannot_be_counted_is_unavailable_and_not_zero(kind, start, end, na
 
 
 def test_a_counter_that_is_lost_in_one_phase_is_lost_in_the_sum():
-    good = flow_between("nic", edge("a:start", 0, words=0), edge("a:end", 1, words=10))
-    lost = flow_between("nic", edge("b:start", 1, words=10), edge("b:end", 2, words=3))
+    good = flow_between(NIC, edge("a:start", 0, words=0), edge("a:end", 1, words=10))
+    lost = flow_between(NIC, edge("b:start", 1, words=10), edge("b:end", 2, words=3))
     assert add_flows([good, good]).received_bytes == 80
     assert add_flows([good, good]).seconds == 2
     assert add_flows([good, lost]).received_bytes is None
@@ -123,7 +116,7 @@ def test_a_counter_that_is_lost_in_one_phase_is_lost_in_the_sum():
     ],
 )
 def test_bounds_of_the_payload(moved, must_carry, ok):
-    flow = flow_between("interface", edge("a:start", 0), edge("a:end", 1, lo=moved), ["lo"])
+    flow = flow_between(INTERFACE, edge("a:start", 0), edge("a:end", 1, lo=moved), ["lo"])
     check = weigh(flow, GB, must_carry, ROCE)
     assert check.ok is ok
     assert check.kind == "interface_bytes"
@@ -132,13 +125,13 @@ def test_bounds_of_the_payload(moved, must_carry, ok):
 
 def test_what_was_only_sent_went_that_way_too():
     start, end = edge("a:start", 0), edge("a:end", 1)
-    end["net"]["eth0"]["tx_bytes"] = GB
-    flow = flow_between("interface", start, end, ["eth0"])
+    end.counts["net"]["eth0"]["tx_bytes"] = GB
+    flow = flow_between(INTERFACE, start, end, ["eth0"])
     assert weigh(flow, GB, must_carry=False, tolerances=ROCE).ok is False
 
 
 def test_idle_traffic_is_allowed_for_by_the_second():
-    flow = flow_between("interface", edge("a:start", 0), edge("a:end", 30, lo=60_000_000), ["lo"])
+    flow = flow_between(INTERFACE, edge("a:start", 0), edge("a:end", 30, lo=60_000_000), ["lo"])
     assert weigh(flow, 1000, must_carry=False, tolerances=ROCE).ok is True
     strict = replace(ROCE, idle_bytes_per_s=1_000.0)
     assert weigh(flow, 1000, must_carry=False, tolerances=strict).ok is False
@@ -153,14 +146,14 @@ def test_the_word_byte_mistake_is_named(ratio, hint):
 
 
 def test_a_port_at_a_quarter_of_the_payload_contradicts_and_says_why():
-    flow = flow_between("nic", edge("a:start", 0, words=0), edge("a:end", 1, words=GB // 16))
+    flow = flow_between(NIC, edge("a:start", 0, words=0), edge("a:end", 1, words=GB // 16))
     check = weigh(flow, GB, must_carry=True, tolerances=ROCE)
     assert check.ok is False
     assert "word/byte mistake" in check.seen
 
 
 def test_a_port_at_four_times_the_payload_proves_nothing():
-    flow = flow_between("nic", edge("a:start", 0, words=0), edge("a:end", 1, words=GB))
+    flow = flow_between(NIC, edge("a:start", 0, words=0), edge("a:end", 1, words=GB))
     check = weigh(flow, GB, must_carry=True, tolerances=ROCE)
     assert check.ok is None
     assert "word/byte mistake" in check.seen
@@ -178,7 +171,7 @@ def test_a_port_at_four_times_the_payload_proves_nothing():
     ],
 )
 def test_a_port_that_counts_packets_only_is_a_weaker_witness(packets, must_carry, ok, expected):
-    flow = flow_between("nic", edge("a:start", 0, packets=5), edge("a:end", 1, packets=5 + packets))
+    flow = flow_between(NIC, edge("a:start", 0, packets=5), edge("a:end", 1, packets=5 + packets))
     assert flow.received_bytes is None
     assert weigh(flow, GB, must_carry, ROCE).ok is None
     check = weigh_packets(flow, GB, must_carry, ROCE)
@@ -190,12 +183,12 @@ def test_a_port_that_counts_packets_only_is_a_weaker_witness(packets, must_carry
 def test_packets_are_no_witness_beside_bytes_and_none_where_they_are_not_counted():
     both = [edge(name, 0, words=9, packets=9) for name in ("a:start", "a:end")]
     neither = [edge(name, 0) for name in ("a:start", "a:end")]
-    assert weigh_packets(flow_between("nic", *both), GB, True, ROCE) is None
-    assert weigh_packets(flow_between("nic", *neither), GB, True, ROCE) is None
+    assert weigh_packets(flow_between(NIC, *both), GB, True, ROCE) is None
+    assert weigh_packets(flow_between(NIC, *neither), GB, True, ROCE) is None
 
 
 def test_packets_tell_nothing_without_a_payload():
-    flow = flow_between("nic", edge("a:start", 0, packets=5), edge("a:end", 1, packets=6))
+    flow = flow_between(NIC, edge("a:start", 0, packets=5), edge("a:end", 1, packets=6))
     check = weigh_packets(flow, 0, must_carry=True, tolerances=ROCE)
     assert check is not None
     assert check.ok is None
@@ -208,14 +201,14 @@ def test_early_check_goes_by_packets_where_there_are_no_bytes():
 
 
 def test_no_payload_tells_nothing():
-    flow = flow_between("interface", edge("a:start", 0), edge("a:end", 1), ["lo"])
+    flow = flow_between(INTERFACE, edge("a:start", 0), edge("a:end", 1), ["lo"])
     assert weigh(flow, 0, must_carry=True, tolerances=ROCE).ok is None
 
 
 def test_early_check_sees_a_road_that_fell_back_to_tcp():
     checks = early_check(ROCE, edge("w:start", 0), edge("w:end", 1, lo=GB), GB)
     assert [(c.kind, c.ok) for c in checks] == [("interface_bytes", False)]
-    assert checks[0].as_event() == {
+    assert asdict(checks[0]) == {
         "kind": "interface_bytes",
         "ok": False,
         "expected": "at most 52000000 bytes",
@@ -248,7 +241,7 @@ def test_edges_are_paired_by_cell_and_phase():
     ]
     assert set(phase_edges(rows)) == {("c", "warmup"), ("d", "warmup")}
     start, end = phase_edges(rows, "d")["d", "warmup"]
-    assert (start["mono_ns"], end["mono_ns"]) == (2 * GB, 3 * GB)
+    assert (start.mono_ns, end.mono_ns) == (2 * GB, 3 * GB)
 
 
 def test_net_dev_of_a_real_kernel():

@@ -6,7 +6,7 @@ from studies import make_study
 
 from kvroad.engines.nixl import pool_bytes, replay_plan
 from kvroad.errors import UserError
-from kvroad.plan import PlanError, dumps, essence, first_difference, loads, plan_hash
+from kvroad.plan import PlanError, dumps, essence, first_difference, loads
 from kvroad.study.design import make_design
 from kvroad.study.fields import Engine, Host, RoadTolerances
 
@@ -97,7 +97,6 @@ def test_the_essence_leaves_out_who_asks_where_it_listens_and_how_long_it_waits(
     other = replay_plan(study, launch, launch.cells, "somebody else")
     assert other != plan
     assert essence(other) == essence(plan)
-    assert plan_hash(other) == plan_hash(plan)
     assert first_difference(essence(plan), essence(other)) is None
 
 

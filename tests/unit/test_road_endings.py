@@ -13,7 +13,6 @@ from kvroad.evidence.ucx import parse_lines
 from kvroad.plan import Claim
 from kvroad.proof.judge import judge, judge_raw, witnesses_of
 from kvroad.proof.raw import Evidence, read_raw
-from kvroad.proof.road import seen_road
 from kvroad.proof.witnesses.ucx import protocol_table, use_counts
 from kvroad.study.fields import RoadTolerances
 
@@ -320,7 +319,7 @@ def serving(name: str, **fields) -> Evidence:
 def test_nvlink_under_vllm():
     evidence = serving("vllm023_nvlink_decode.log")
     witness = protocol_table(evidence)
-    assert (witness.status, seen_road(evidence)) == ("agrees", "cuda_ipc")
+    assert (witness.status, evidence.seen_road()) == ("agrees", "cuda_ipc")
     assert witness.seen == "zero-copy over cuda_ipc/cuda in 4 workers"
     assert witnesses_of(evidence)[0].status == "agrees"
 
@@ -328,7 +327,7 @@ def test_nvlink_under_vllm():
 def test_active_messages_and_lanes_are_not_taken_for_the_road():
     evidence = serving("vllm023_tcp_decode.log")
     witness = protocol_table(evidence)
-    assert (witness.status, seen_road(evidence)) == ("contradicts", "tcp")
+    assert (witness.status, evidence.seen_road()) == ("contradicts", "tcp")
     assert witness.seen == "the reads went by software emulation over tcp/lo"
     assert witnesses_of(evidence)[0].status == "contradicts"
 
@@ -354,7 +353,7 @@ def test_dynamo_on_cpus(name, road):
     fields = {"memory": "DRAM", "roads": [road], "descriptor_bytes": 65536}
     evidence = serving(f"dynamo161_{name}_decode.log", **fields)
     assert protocol_table(evidence).status == "agrees"
-    assert seen_road(evidence) == road
+    assert evidence.seen_road() == road
 
 
 def test_dynamo_without_ucx_s_information_lines_proves_no_environment():

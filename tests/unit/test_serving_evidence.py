@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 
-from kvroad.evidence.counters import early_check
+from kvroad.evidence.counter import Edge
+from kvroad.evidence.counters.nvlink import NVLINK
 from kvroad.evidence.kv_transfer import MIB
 from kvroad.evidence.requests import parse_aiperf, parse_own, parse_vllm_bench
 from kvroad.evidence.serving import served_phase
 from kvroad.evidence.ucx import parse_lines
 from kvroad.evidence.vllm import parse_kv_lines, parse_prometheus, totals_of, transfers_between
+from kvroad.evidence.weigh import early_check
 from kvroad.plan import Claim, Serving
 from kvroad.proof.raw import Evidence
 from kvroad.proof.witnesses.counters import byte_counter
@@ -56,7 +58,7 @@ def test_the_log_lines_tell_the_same_transfers_as_the_metrics(name: str) -> None
 
 
 def test_a_line_is_converted_from_mebibytes_and_its_rate_is_that_of_one_transfer() -> None:
-    told = parse_kv_lines(lines_of("serving/vllm023_tcp_decode.log"), "decode.log")[-1].told
+    told = parse_kv_lines(lines_of("serving/vllm023_tcp_decode.log"), "decode.log")[-1].transfers
     assert told.transfer_bytes == 2048 * MIB
     assert told.xfer_ms is not None
     rate = 1e3 * told.transfer_bytes / told.xfer_ms
@@ -64,7 +66,7 @@ def test_a_line_is_converted_from_mebibytes_and_its_rate_is_that_of_one_transfer
     # vLLM 0.23 prints neither; 0.31 does.
     assert (told.failed, told.expired) == (None, None)
     newer = parse_kv_lines(lines_of("serving/dynamo161_shm_decode.log"), "decode.log")[0]
-    assert (newer.told.failed, newer.told.expired) == (0, 0)
+    assert (newer.transfers.failed, newer.transfers.expired) == (0, 0)
     assert lines_of("serving/dynamo161_shm_decode.log")[newer.line - 1] == newer.text
 
 
@@ -248,12 +250,7 @@ def claim(ranks: int) -> Claim:
 
 def test_nvlink_tells_nothing_of_engines_whose_ranks_use_it_themselves() -> None:
     edges = [
-        {
-            "cell": "c",
-            "edge": f"warmup:{edge}",
-            "mono_ns": n,
-            "nvlink": {"0": {"rx_kib": kib, "tx_kib": kib}},
-        }
+        Edge(f"warmup:{edge}", "c", n, {"nvlink": {"0": {"rx_kib": kib, "tx_kib": kib}}})
         for n, (edge, kib) in enumerate([("start", 0), ("end", 10**6)])
     ]
     assert [c.kind for c in early_check(claim(1), *edges, 10**6)] == ["nvlink_bytes"]
@@ -265,4 +262,6 @@ def test_nvlink_tells_nothing_of_engines_whose_ranks_use_it_themselves() -> None
     phase = served_phase("c", "warmup", {}, prom)
     for ranks, status in ((1, "contradicts"), (4, "unavailable")):
         evidence = Evidence(claim(ranks), {}, (), tuple(edges), (), {}, cell="c", served=(phase,))
-        assert [w.status for w in byte_counter("nvlink", evidence)] == [status]
+        witness = byte_counter(NVLINK, "bytes", evidence)
+        assert witness is not None
+        assert witness.status == status

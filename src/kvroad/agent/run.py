@@ -13,7 +13,7 @@ import sys
 import time
 import uuid
 from collections.abc import Container, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from kvroad.agent.events import Events
 from kvroad.agent.lease import Lease
 from kvroad.agent.processes import TAG_VARIABLE, Ledger, end_processes
 from kvroad.agent.readiness import free_port, is_taken, status_of
+from kvroad.evidence.counter import Edge
 from kvroad.evidence.redact import redact_env
 from kvroad.plan import Phase, Plan, Process
 
@@ -89,7 +90,7 @@ class Launch:
         self.ledger = Ledger(ledger, self.tag, boot_id)
         self.capture = Capture(plan.claim, folder / "counters.jsonl")
         self.ports: dict[str, int] = {}
-        self._edges: list[dict[str, Any]] = []
+        self._edges: list[Edge] = []
         self._running: dict[str, _Running] = {}
         self._selector = selectors.DefaultSelector()
 
@@ -284,7 +285,7 @@ class Launch:
         before, after = self._edges
         checks = self.capture.check(before, after, payload)
         for check in checks:
-            self.events.send("check", cell=cell, phase=phase.name, **check.as_event())
+            self.events.send("check", cell=cell, phase=phase.name, **asdict(check))
         wrong = [f"{c.where}: {c.seen}, expected {c.expected}" for c in checks if not c.ok]
         if wrong:
             raise StepFailed("road", "; ".join(wrong))

@@ -10,6 +10,7 @@ from kvroad.errors import UserError
 from kvroad.plan import Claim, Command, File, Phase, Plan, PlannedCell, Process
 from kvroad.study.design import Cell, Launch
 from kvroad.study.fields import Engine, Host, Study
+from kvroad.study.kinds import BACKENDS
 from kvroad.study.kv_layout import KvLayout, pull_layout
 from kvroad.study.sides import SIDES, is_split, side_host
 
@@ -79,14 +80,15 @@ def _claim(study: Study, launch: Launch, layout: KvLayout) -> Claim:
         operation=arm.engine.operation,
         memory=arm.engine.memory,
         descriptor_bytes=layout.descriptor_bytes,
-        environment={k: v for k, v in arm.environment.items() if k.startswith("UCX_")},
+        backend=arm.transport.backend,
+        environment=BACKENDS[arm.transport.backend].variables(arm.environment),
         counters=list(arm.transport.counters),
         link_layer=arm.transport.link_layer,
         interfaces=list(host.interfaces),
         rdma_devices=list(host.rdma_devices),
         gpus=list(host.gpus),
         ranks=arm.engine.rank_pairs,
-        use_counts=arm.environment["UCX_PROTO_INFO"] == "used",
+        use_counts=arm.environment.get("UCX_PROTO_INFO") == "used",
         carried_at_least=study.road.carried_at_least,
         not_carried_at_most=study.road.not_carried_at_most,
         idle_bytes_per_s=study.road.idle_bytes_per_s,

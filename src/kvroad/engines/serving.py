@@ -23,6 +23,7 @@ from kvroad.plan import (
 )
 from kvroad.study.design import Cell, Launch
 from kvroad.study.fields import Study
+from kvroad.study.kinds import BACKENDS
 from kvroad.study.kv_layout import KvLayout
 from kvroad.study.serving import AGGREGATED, ServingOptions
 from kvroad.study.sides import is_split
@@ -267,7 +268,8 @@ def _claim(site: Site, layouts: list[KvLayout]) -> Claim:
         operation="read",
         memory=site.engine.memory,
         descriptor_bytes=layouts[0].descriptor_bytes,
-        environment={k: v for k, v in arm.environment.items() if k.startswith("UCX_")},
+        backend=arm.transport.backend,
+        environment=BACKENDS[arm.transport.backend].variables(arm.environment),
         counters=list(arm.transport.counters),
         link_layer=arm.transport.link_layer,
         interfaces=list(host.interfaces),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, TypeVar
 
 from kvroad.evidence.requests import (
     Request,
@@ -16,6 +16,7 @@ from kvroad.evidence.requests import (
     rate_of,
 )
 from kvroad.evidence.vllm import Metrics, Transfers, parse_prometheus, transfers_between
+from kvroad.plan import Event
 
 __all__ = [
     "CACHE_CHECKS",
@@ -23,12 +24,16 @@ __all__ = [
     "EQUAL",
     "NOT_CHECKED",
     "SERVED_FILES",
+    "LoadResult",
+    "PlannedLoad",
     "ServedPhase",
     "cache_check_of",
     "cache_facts",
     "folder_of",
     "served_phase",
 ]
+
+R = TypeVar("R", "PlannedLoad", "LoadResult")
 
 EQUAL, DIFFERENT, NOT_CHECKED = "equal", "different", "not checked"
 CACHE_CHECKS = (EQUAL, DIFFERENT, NOT_CHECKED)
@@ -42,15 +47,32 @@ SERVED_FILES = (
 
 
 @dataclass(frozen=True)
+class PlannedLoad:
+    """What the plan asks of a phase: requests and their lengths, and the pull it predicts."""
+
+    requests: int = 0
+    prompt_tokens: int = 1
+    output_tokens: int | None = None
+    descriptors: int = 0
+    pull_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class LoadResult:
+    """What the driver noted of the load generator; None where it did not."""
+
+    returncode: int | None = None
+    error: str | None = None
+    duration_s: float | None = None
+    prompts_sha256: str | None = None
+
+
+@dataclass(frozen=True)
 class ServedPhase:
     """The records of one phase.
 
     Parameters
     ----------
-    asked
-        The command of the plan: lengths, requests, concurrency, predicted pull.
-    load
-        What the driver noted of the tool: command line, exit status, hash of the prompts.
     transfers
         None where a snapshot of decode's metrics is missing.
     decode
@@ -60,8 +82,8 @@ class ServedPhase:
     cell: str
     phase: str
     where: str
-    asked: Mapping[str, Any]
-    load: Mapping[str, Any] = field(default_factory=dict)
+    planned: PlannedLoad
+    load: LoadResult = field(default_factory=LoadResult)
     transfers: Transfers | None = None
     decode: Metrics | None = None
     requests: tuple[Request, ...] = ()
@@ -72,19 +94,14 @@ class ServedPhase:
         return [request for request in self.requests if request.error is None]
 
     @property
-    def n_asked(self) -> int:
-        """How many requests the plan asked for."""
-        return int(self.asked.get("requests", 0))
-
-    @property
     def n_failed(self) -> int:
         """How many of those asked for were not answered."""
-        return max(self.n_asked, len(self.requests)) - len(self.good)
+        return max(self.planned.requests, len(self.requests)) - len(self.good)
 
     @property
     def prompts_sha256(self) -> str | None:
         """Hash of all prompts of the phase; None where the tool does not tell them."""
-        return self.load.get("prompts_sha256")
+        return self.load.prompts_sha256
 
     @property
     def ttft_p50_s(self) -> float | None:
@@ -99,7 +116,7 @@ class ServedPhase:
     @property
     def requests_per_s(self) -> float | None:
         """Good requests per second."""
-        return rate_of(self.requests, self.load.get("duration_s"))
+        return rate_of(self.requests, self.load.duration_s)
 
 
 def folder_of(cell: str, phase: str) -> str:
@@ -108,9 +125,12 @@ def folder_of(cell: str, phase: str) -> str:
 
 
 def served_phase(
-    cell: str, phase: str, asked: Mapping[str, Any], files: Mapping[str, str]
+    cell: str, phase: str, command: Mapping[str, object], files: Mapping[str, str]
 ) -> ServedPhase:
-    """Put the records of a phase together from its files, by name; missing ones stay unknown."""
+    """Put the records of a phase together from its files, by name; missing ones stay unknown.
+
+    ``command`` is the line of the plan that started it.
+    """
     where = folder_of(cell, phase)
     snapshots = {name: parse_prometheus(files[name]) for name in SERVED_FILES[:4] if name in files}
     start, end = snapshots.get("decode.start.prom"), snapshots.get("decode.end.prom")
@@ -119,22 +139,29 @@ def served_phase(
     if start is not None and end is not None:
         other = (far[0], far[1]) if far[0] is not None and far[1] is not None else None
         transfers = transfers_between(start, end, other)
-    load = _object(files.get("load.json", ""))
-    if "bench.json" in files and "duration_s" not in load:
-        load = {**load, "duration_s": _object(files["bench.json"]).get("duration")}
-    return ServedPhase(cell, phase, where, asked, load, transfers, end, _requests(files, where))
+    load = _known(LoadResult, _object(files.get("load.json", "")))
+    if "bench.json" in files and load.duration_s is None:
+        load = replace(load, duration_s=_object(files["bench.json"]).get("duration"))
+    planned, requests = _known(PlannedLoad, command), _requests(files, where)
+    return ServedPhase(cell, phase, where, planned, load, transfers, end, requests)
 
 
-def cache_check_of(events: Iterable[Mapping[str, Any]]) -> str:
+def _known(kind: type[R], values: Mapping[str, Any]) -> R:
+    """Return a record of the values that it has a field for."""
+    names = {item.name for item in fields(kind)}
+    return kind(**{name: value for name, value in values.items() if name in names})
+
+
+def cache_check_of(events: Iterable[Event]) -> str:
     """Return one of `CACHE_CHECKS`: the fact ``cache_check`` of the launch's ready events.
 
     Its details follow a colon; what is no known word is no check.
     """
-    told = {text.partition(":")[0] for text in cache_facts(events)}
-    return next((word for word in (DIFFERENT, EQUAL) if word in told), NOT_CHECKED)
+    words = {text.partition(":")[0] for text in cache_facts(events)}
+    return next((word for word in (DIFFERENT, EQUAL) if word in words), NOT_CHECKED)
 
 
-def cache_facts(events: Iterable[Mapping[str, Any]]) -> list[str]:
+def cache_facts(events: Iterable[Event]) -> list[str]:
     """Return what the ready events of a launch tell of the check, word for word."""
     ready = [event for event in events if event.get("event") == "ready"]
     return [str(event["cache_check"]) for event in ready if "cache_check" in event]

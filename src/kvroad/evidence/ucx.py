@@ -13,14 +13,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
+from kvroad.evidence.log import Complaint, Record
 from kvroad.evidence.scan import LineScan
 from kvroad.evidence.ucx_records import (
-    Complaint,
     EnvironmentLine,
     Lanes,
     ProtocolRow,
     ProtocolTable,
-    Record,
     Share,
     UcxLog,
     Version,

@@ -5,31 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from kvroad.evidence.log import ProcessLog, Record
+
 __all__ = [
-    "Complaint",
     "EnvironmentLine",
     "Lanes",
     "ProtocolRow",
     "ProtocolTable",
-    "Record",
     "Share",
     "UcxLog",
     "Version",
 ]
-
-
-@dataclass(frozen=True)
-class Record:
-    """Where a record was read: file name, line (from 1) and the line itself."""
-
-    file: str
-    line: int
-    text: str
-
-    @property
-    def where(self) -> str:
-        """``file:line``."""
-        return f"{self.file}:{self.line}"
 
 
 @dataclass(frozen=True)
@@ -72,16 +58,6 @@ class Lanes(Record):
 
 
 @dataclass(frozen=True)
-class Complaint(Record):
-    """A warning or an error of UCX or NIXL; ``message`` is the text without its prefix."""
-
-    speaker: str
-    level: str
-    pid: int | None
-    message: str
-
-
-@dataclass(frozen=True)
 class Share:
     """A part of a row's traffic: transport, device, path, and its share (0 to 1)."""
 
@@ -116,6 +92,17 @@ class ProtocolRow(Record):
     def transports(self) -> tuple[str, ...]:
         """The transports of the shares, each once, in order."""
         return tuple(dict.fromkeys(s.transport for s in self.shares))
+
+    @property
+    def is_detour(self) -> bool:
+        """Whether a device's road is emulated; over TCP that is how a remote read is done."""
+        return self.is_emulation and self.transports != ("tcp",)
+
+    @property
+    def roads(self) -> tuple[str, ...]:
+        """The transports, marked where they only emulate."""
+        suffix = " (software emulation)" if self.is_detour else ""
+        return tuple(transport + suffix for transport in self.transports)
 
     def __str__(self) -> str:
         """``zero-copy over rc_mlx5/mlx5_0:1``."""
@@ -160,22 +147,13 @@ class ProtocolTable(Record):
 
 
 @dataclass(frozen=True)
-class UcxLog:
-    """What one log file says about UCX, in the order of its lines.
+class UcxLog(ProcessLog):
+    """What one log file says about UCX, in the order of its lines."""
 
-    ``last_lines`` are the file's last lines of any kind, ``n_complaints`` counts also
-    those complaints that were not kept.
-    """
-
-    file: str
     versions: tuple[Version, ...] = ()
     environments: tuple[EnvironmentLine, ...] = ()
     lanes: tuple[Lanes, ...] = ()
-    complaints: tuple[Complaint, ...] = ()
     tables: tuple[ProtocolTable, ...] = ()
-    last_lines: tuple[Record, ...] = ()
-    n_lines: int = 0
-    n_complaints: int = 0
 
     def records(self) -> Iterator[Record]:
         """Yield every record, kind by kind."""

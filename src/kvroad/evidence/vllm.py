@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from kvroad.evidence.kv_transfer import ANSI, NEEDLE, TransferLine, TransferSum, parse_transfer_line
+from kvroad.evidence.log import Record
 
 __all__ = [
     "KvLine",
@@ -120,27 +121,22 @@ def transfers_between(
 
 
 @dataclass(frozen=True)
-class KvLine:
+class KvLine(Record):
     """One whole ``KV Transfer metrics`` line of a log."""
 
-    file: str
-    line: int
-    text: str
-    told: TransferLine
-
-    @property
-    def where(self) -> str:
-        """``file:line``."""
-        return f"{self.file}:{self.line}"
+    transfers: TransferLine
 
 
-def parse_kv_lines(lines: Iterable[str], file: str) -> tuple[KvLine, ...]:
-    """Read the lines of a whole log; one that is cut is left out, and the totals then lack it."""
+def parse_kv_lines(lines: Iterable[str], file: str, first: int = 1) -> tuple[KvLine, ...]:
+    """Read lines of a log; one that is cut is left out, and the totals then lack it.
+
+    ``first`` is the number of the first of them.
+    """
     found = []
-    for number, line in enumerate(lines, start=1):
-        told = parse_transfer_line(line) if NEEDLE in line else None
-        if told is not None and told.is_whole:
-            found.append(KvLine(file, number, ANSI.sub("", line).rstrip(), told))
+    for number, line in enumerate(lines, start=first):
+        transfers = parse_transfer_line(line) if NEEDLE in line else None
+        if transfers is not None and transfers.is_whole:
+            found.append(KvLine(file, number, ANSI.sub("", line).rstrip(), transfers))
     return tuple(found)
 
 
@@ -148,5 +144,5 @@ def totals_of(lines: Iterable[KvLine]) -> TransferSum:
     """Add lines up."""
     total = TransferSum()
     for line in lines:
-        total.add(line.told)
+        total.add(line.transfers)
     return total

@@ -12,7 +12,7 @@ from pathlib import Path
 __all__ = ["agent_bytes", "agent_name", "build_agent"]
 
 # What the agent is made of; standard library only, as the import contract checks.
-_AGENT_PARTS = ("__init__.py", "plan.py", "agent", "evidence")
+_AGENT_PARTS = ("__init__.py", "plan.py", "registry.py", "agent", "evidence")
 # An older Python must get as far as this sentence: no newer syntax here.
 _MAIN = """\
 import sys

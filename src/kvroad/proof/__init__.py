@@ -1,1 +1,5 @@
 """From a raw folder to proven or refused."""
+
+from kvroad.proof.judge import judge_cell
+
+__all__ = ["judge_cell"]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from kvroad.evidence.log import Record
 from kvroad.evidence.redact import redact_text
-from kvroad.evidence.ucx_records import ProtocolRow, Record
+from kvroad.evidence.ucx_records import ProtocolRow
 from kvroad.proof.diagnose import Diagnosis
 from kvroad.proof.engine_logs import LogReading, RoadTable
 

@@ -6,13 +6,15 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from kvroad.evidence.log import Complaint, ProcessLog, Record
 from kvroad.evidence.nixl import PullLog
 from kvroad.evidence.redact import redact_text
-from kvroad.evidence.ucx_records import Complaint, ProtocolRow, Record, UcxLog
+from kvroad.evidence.ucx_records import ProtocolRow, UcxLog
 from kvroad.proof.causes import CAUSES, LOAD_DRIVERS, Cause
 
 __all__ = [
     "Diagnosis",
+    "advice",
     "diagnose_complaints",
     "diagnose_pulls",
     "diagnose_row",
@@ -47,7 +49,7 @@ _DEVICES = re.compile(r"network devices? (.*?) (?:is|are) not available")
 _DRIVER = re.compile(r"couldn't load driver '(?P<driver>lib(?P<stem>[a-z]+\d*)[^']*)'")
 
 
-def diagnose_complaints(logs: Iterable[UcxLog]) -> list[Diagnosis]:
+def diagnose_complaints(logs: Iterable[ProcessLog]) -> list[Diagnosis]:
     """Return the known causes among the logs' complaints, each once, gravest first.
 
     Those that are only possible come after those that a sample shows.
@@ -60,6 +62,12 @@ def diagnose_complaints(logs: Iterable[UcxLog]) -> list[Diagnosis]:
                 found.append(diagnosis_of(cause, match, complaint))
                 break
     return sorted(found, key=lambda one: one.is_possible)
+
+
+def advice(logs: Iterable[ProcessLog]) -> str:
+    """Return the gravest known cause among complaints as the rest of a sentence, or nothing."""
+    found = diagnose_complaints(logs)
+    return f": {found[0]}" if found else ""
 
 
 def lost_devices(complaints: list[Complaint]) -> list[Diagnosis]:

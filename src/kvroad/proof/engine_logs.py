@@ -14,16 +14,10 @@ from pathlib import Path
 
 from kvroad.errors import UserError
 from kvroad.evidence.kv_transfer import ANSI, NEEDLE, TransferSum, parse_transfer_line
+from kvroad.evidence.log import Complaint, Record
 from kvroad.evidence.scan import ByteSource, LineScan
 from kvroad.evidence.ucx import UCX_NEEDLES, UcxParser
-from kvroad.evidence.ucx_records import (
-    Complaint,
-    EnvironmentLine,
-    Lanes,
-    ProtocolRow,
-    ProtocolTable,
-    Record,
-)
+from kvroad.evidence.ucx_records import EnvironmentLine, Lanes, ProtocolRow, ProtocolTable
 from kvroad.proof.causes import CAUSES, Cause
 from kvroad.proof.diagnose import Diagnosis, diagnosis_of, lost_devices
 
@@ -131,12 +125,7 @@ class LogReading:
         known.sort(key=lambda pair: (not pair[0].is_emulation, pair[0].transports != ("tcp",)))
         names: dict[str, None] = {}
         for row, _ in known:
-            is_plain = not row.is_emulation or row.transports == ("tcp",)
-            names.update(
-                dict.fromkeys(
-                    t + ("" if is_plain else " (software emulation)") for t in row.transports
-                )
-            )
+            names.update(dict.fromkeys(row.roads))
         return "+".join(names) or "unknown", *known[0]
 
 

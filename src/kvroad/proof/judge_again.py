@@ -8,7 +8,7 @@ from pathlib import Path
 
 from kvroad.agent.manifest import MANIFEST
 from kvroad.files import write_json
-from kvroad.proof.judge import judge_raw
+from kvroad.proof.judge import judge_cell
 from kvroad.results import cell_dir, outcome_of
 from kvroad.study.fields import RoadTolerances
 
@@ -31,13 +31,13 @@ def judge_again(
     """
     for cell in cells:
         before = outcome_of(results_dir, cell)
-        raw = cell_dir(results_dir, cell) / "raw"
-        if before is None or not (raw / MANIFEST).exists():
+        folder = cell_dir(results_dir, cell)
+        if before is None or not (folder / "raw" / MANIFEST).exists():
             continue
         # As it would be read back: an outcome and its witnesses as plain objects.
-        judged = json.loads(json.dumps(judge_raw(raw, tolerances, cell), default=vars))
+        judged = json.loads(json.dumps(judge_cell(folder, tolerances), default=vars))
         after = {**judged, **{k: before[k] for k in _KEPT}}
         if after != before:
-            write_json(cell_dir(results_dir, cell) / "outcome.json", after)
+            write_json(folder / "outcome.json", after)
         if after["outcome"] != before["outcome"]:
             say(f"{cell}: {before['outcome']} is now {after['outcome']}: {after['reason']}")

@@ -5,21 +5,21 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 from kvroad.errors import UserError
-from kvroad.evidence.counters import phase_edges
+from kvroad.evidence.counter import Edge, phase_edges
 from kvroad.evidence.kv_transfer import NEEDLE
+from kvroad.evidence.log import ProcessLog
 from kvroad.evidence.nixl import Pull, PullLog, parse_pulls
 from kvroad.evidence.scan import LineScan
 from kvroad.evidence.serving import SERVED_FILES, ServedPhase, folder_of, served_phase
-from kvroad.evidence.ucx import parse_file
-from kvroad.evidence.ucx_records import UcxLog
 from kvroad.evidence.vllm import KvLine, parse_kv_lines
-from kvroad.plan import Claim, PlanError, claim_of
+from kvroad.plan import Claim, Event, Phase, PlannedCell, claim_and_cells
+from kvroad.study.kinds import BACKENDS
 
 __all__ = ["Evidence", "FarEnd", "read_raw"]
 
@@ -29,7 +29,7 @@ class FarEnd:
     """The counters of the passive half's host, where the two halves run on two hosts."""
 
     claim: Claim
-    edges: tuple[Mapping[str, Any], ...]
+    edges: tuple[Edge, ...]
     file: str
 
 
@@ -40,7 +40,8 @@ class Evidence:
     Parameters
     ----------
     logs
-        File name to log: ``decode-<rank>.log``, ``prefill-<rank>.log``.
+        File name to log, as the claim's backend reads it: ``decode-<rank>.log``,
+        ``prefill-<rank>.log``.
     planned
         Cell and phase to the number of pulls of all ranks.
     cell
@@ -58,10 +59,10 @@ class Evidence:
     """
 
     claim: Claim
-    logs: Mapping[str, UcxLog]
+    logs: Mapping[str, ProcessLog]
     pulls: tuple[PullLog, ...]
-    edges: tuple[Mapping[str, Any], ...]
-    events: tuple[Mapping[str, Any], ...]
+    edges: tuple[Edge, ...]
+    events: tuple[Event, ...]
     planned: Mapping[tuple[str, str], int]
     cell: str | None = None
     n_cells: int = 1
@@ -79,6 +80,15 @@ class Evidence:
     def initiators(self) -> list[str]:
         """The log files of the posting processes, by rank."""
         return [f"{self.roles[0]}-{rank}.log" for rank in range(self.claim.ranks)]
+
+    @property
+    def posting_logs(self) -> list[ProcessLog]:
+        """The logs of the posting processes that are there, by rank."""
+        return [self.logs[file] for file in self.initiators if file in self.logs]
+
+    def seen_road(self) -> str:
+        """Return the road that the logs show, ``unknown`` where they show none."""
+        return BACKENDS[self.claim.backend].seen_road(self.posting_logs, self.claim)
 
     def cell_pulls(self) -> Iterator[Pull]:
         """Yield the pulls of the cell."""
@@ -108,14 +118,14 @@ class Evidence:
                 payload[phase.cell, phase.phase] = int(phase.transfers.n_bytes)
         return payload
 
-    def ended(self) -> Mapping[str, Any]:
+    def ended(self) -> Event:
         """Return how the agent ended this cell: its ``end`` event, empty where there is none.
 
         A cell that is whole is complete, however a later cell of its launch ended.
         """
         if self.cell is not None and self.n_cells > 1 and self._is_whole():
             return {"event": "end", "status": "complete"}
-        return next((e for e in reversed(self.events) if e.get("event") == "end"), {})
+        return next((e for e in reversed(self.events) if e.get("event") == "end"), Event())
 
     def _is_whole(self) -> bool:
         if self.claim.serving is not None:
@@ -136,20 +146,13 @@ def read_raw(raw_dir: Path, cell: str | None = None) -> Evidence:
     """
     path = raw_dir / "plan.json"
     try:
-        plan = json.loads(path.read_text(encoding="utf-8"))
-        claim = claim_of(plan["claim"])
-        planned = {
-            (c["cell"], phase["name"]): int(phase.get("pulls", 0))
-            for c in plan["cells"]
-            for phase in c["phases"]
-            if cell in (None, c["cell"])
-        }
-    except (OSError, ValueError, KeyError, TypeError, PlanError) as error:
+        claim, cells = claim_and_cells(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
         raise UserError(f"{path}: not the plan of a raw folder: {error}") from error
-    logs, pulls = {}, []
+    backend, logs, pulls = BACKENDS[claim.backend], {}, []
     for log in sorted(raw_dir.glob("*.log")):
         with log.open("rb") as file:
-            logs[log.name] = parse_file(file, log.name)
+            logs[log.name] = backend.parse(file, log.name)
     for rows in sorted(raw_dir.glob("pulls-*.jsonl")):
         with rows.open(encoding="utf-8", errors="replace") as lines:
             pulls.append(parse_pulls(lines, rows.name))
@@ -157,41 +160,39 @@ def read_raw(raw_dir: Path, cell: str | None = None) -> Evidence:
         claim,
         logs,
         tuple(pulls),
-        _json_rows(raw_dir / "counters.jsonl"),
-        _json_rows(raw_dir / "events.jsonl"),
-        planned,
+        _edges(raw_dir / "counters.jsonl"),
+        # Whoever reads an event looks for its keys one by one.
+        cast("tuple[Event, ...]", _json_rows(raw_dir / "events.jsonl")),
+        {(c.cell, p.name): p.pulls for c in cells for p in c.phases if cell in (None, c.cell)},
         cell,
-        len(plan["cells"]),
+        len(cells),
         _far_end(raw_dir, claim),
-        **_served(raw_dir, plan, claim),
+        _served(raw_dir, cells) if claim.serving is not None else (),
+        _kv_lines(raw_dir / "decode-0.log") if claim.serving is not None else (),
+        _texts(raw_dir, claim),
     )
 
 
-def _served(raw_dir: Path, plan: Mapping[str, Any], claim: Claim) -> dict[str, Any]:
-    """Read what serving engines and the load on them left; nothing for a replay."""
-    if claim.serving is None:
-        return {}
+def _served(raw_dir: Path, cells: Iterable[PlannedCell]) -> tuple[ServedPhase, ...]:
+    """Read what serving engines and the load on them left of each phase that was begun."""
+    pairs = ((cell, phase) for cell in cells for phase in cell.phases)
+    phases = (_served_phase(raw_dir, cell.cell, phase) for cell, phase in pairs)
+    return tuple(phase for phase in phases if phase is not None)
+
+
+def _texts(raw_dir: Path, claim: Claim) -> dict[str, frozenset[str]]:
+    """Return which texts of the claim's options are in the log of each process."""
     wanted: dict[str, set[str]] = {}
-    for line in claim.serving.log_lines:
+    for line in claim.serving.log_lines if claim.serving is not None else ():
         wanted.setdefault(line.process, set()).add(line.text)
-    return {
-        "served": tuple(
-            phase
-            for cell in plan["cells"]
-            for planned in cell["phases"]
-            for phase in [_served_phase(raw_dir, cell["cell"], planned)]
-            if phase is not None
-        ),
-        "kv_lines": _kv_lines(raw_dir / "decode-0.log"),
-        "texts": {p: frozenset(_found(raw_dir / f"{p}.log", texts)) for p, texts in wanted.items()},
-    }
+    return {p: frozenset(_found(raw_dir / f"{p}.log", texts)) for p, texts in wanted.items()}
 
 
 def _kv_lines(log: Path) -> tuple[KvLine, ...]:
     """Return what decode says of its transfers, without holding its log."""
     found: list[KvLine] = []
     for number, line in _lines_with(log, [NEEDLE]):
-        found += [replace(one, line=number) for one in parse_kv_lines([line], log.name)]
+        found += parse_kv_lines([line], log.name, number)
     return tuple(found)
 
 
@@ -214,12 +215,12 @@ def _lines_with(log: Path, needles: Iterable[str]) -> Iterator[tuple[int, str]]:
             yield number, line.decode("utf-8", errors="replace")
 
 
-def _served_phase(raw_dir: Path, cell: str, planned: Mapping[str, Any]) -> ServedPhase | None:
-    folder = raw_dir / folder_of(cell, planned["name"])
+def _served_phase(raw_dir: Path, cell: str, phase: Phase) -> ServedPhase | None:
+    folder = raw_dir / folder_of(cell, phase.name)
     if not folder.is_dir():
         return None
     files = {name: _text(folder / name) for name in SERVED_FILES if (folder / name).is_file()}
-    return served_phase(cell, planned["name"], planned["command"]["line"], files)
+    return served_phase(cell, phase.name, phase.command.line, files)
 
 
 def _text(path: Path) -> str:
@@ -231,12 +232,16 @@ def _far_end(raw_dir: Path, claim: Claim) -> FarEnd | None:
     if claim.side is None:
         return None
     side = "prefill" if claim.side == "decode" else "decode"
-    plan = json.loads((raw_dir / f"{side}.plan.json").read_text(encoding="utf-8"))
+    far_claim, _ = claim_and_cells((raw_dir / f"{side}.plan.json").read_text(encoding="utf-8"))
     file = f"{side}.counters.jsonl"
-    return FarEnd(claim_of(plan["claim"]), _json_rows(raw_dir / file), file)
+    return FarEnd(far_claim, _edges(raw_dir / file), file)
 
 
-def _json_rows(path: Path) -> tuple[dict[str, Any], ...]:
+def _edges(path: Path) -> tuple[Edge, ...]:
+    return tuple(Edge.from_row(row) for row in _json_rows(path))
+
+
+def _json_rows(path: Path) -> tuple[dict[str, object], ...]:
     """Read a file of JSON lines; a last line that a crash cut off is passed over."""
     if not path.exists():
         return ()

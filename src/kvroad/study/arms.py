@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from kvroad.errors import UserError
 from kvroad.study.fields import Engine, Study, Transport, Workload
+from kvroad.study.kinds import BACKENDS
 from kvroad.study.serving import AGGREGATED
 
 __all__ = [
@@ -83,23 +84,20 @@ def arms_of(study: Study) -> list[Arm]:
 def _arm(study: Study, transport_name: str, variant_name: str) -> Arm:
     transport, variant = study.transports[transport_name], study.variants[variant_name]
     override = study.host.transports.get(transport_name)
-    tls, host_env = transport.ucx_tls, {}
-    if override is not None:
-        tls, host_env = override.ucx_tls or tls, override.env
+    engine, workload = variant_settings(study, variant_name)
+    backend = BACKENDS[transport.backend]
+    on_host = replace(transport, ucx_tls=ucx_tls_of(study, transport_name))
     environment = {
-        "UCX_LOG_LEVEL": "info",
+        **backend.environment(on_host, engine),
         **study.engine.env,
         **study.host.env,
         **transport.env,
-        **host_env,
+        **(override.env if override is not None else {}),
         **variant.env,
     }
-    engine, workload = variant_settings(study, variant_name)
-    # Serving engines may be killed at their end, which use counts do not survive.
-    environment.setdefault("UCX_PROTO_INFO", "used" if engine.serving is None else "y")
-    environment.setdefault("UCX_TLS", ",".join(tls))
     if transport_name == AGGREGATED:
-        environment = {k: v for k, v in environment.items() if not k.startswith("UCX_")}
+        dropped = backend.variables(environment)
+        environment = {k: v for k, v in environment.items() if k not in dropped}
     return Arm(
         label=arm_label(transport_name, variant_name),
         transport_name=transport_name,

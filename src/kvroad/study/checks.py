@@ -9,12 +9,13 @@ from kvroad.errors import UserError, nearest
 from kvroad.study.allowed import MOST_PORT
 from kvroad.study.arms import arm_labels, ucx_tls_of, variant_settings
 from kvroad.study.fields import Engine, Host, HostSide, Model, Study, Workload
+from kvroad.study.kinds import BACKENDS
 from kvroad.study.kv_layout import pull_layout
 from kvroad.study.name import PUBLISHED
 from kvroad.study.serving import AGGREGATED, check_serving
 from kvroad.study.sides import SIDES, is_split, side_host, single_hosts
 from kvroad.study.typed import typed
-from kvroad.study.ucx import UCX_TRANSPORTS, check_ucx_tls, sees_cuda
+from kvroad.study.ucx import check_ucx_tls
 
 __all__ = ["validate", "validate_hosts"]
 
@@ -101,9 +102,7 @@ def _check_transports(study: Study) -> None:
             continue
         if not transport.roads:
             raise UserError(f"transport.{name}.roads is empty: name the roads that prove it")
-        for road in transport.roads:
-            _check_choice(f"transport.{name}.roads", road, sorted(UCX_TRANSPORTS))
-        check_ucx_tls(transport.ucx_tls, f"transport.{name}.ucx_tls")
+        BACKENDS[transport.backend].check(f"transport.{name}", transport, "DRAM")
     for name, override in study.host.transports.items():
         if override.ucx_tls is not None:
             check_ucx_tls(override.ucx_tls, f"host.transports.{name}.ucx_tls")
@@ -142,12 +141,10 @@ def _check_model(model: Model) -> None:
 def _check_gpu_memory(study: Study) -> None:
     if not all(side_host(study.host, side).gpus for side in SIDES):
         raise UserError("engine.memory: VRAM needs host.gpus, such as host.gpus=[0,1]")
-    for name in study.transports:
-        if name != AGGREGATED and not sees_cuda(entries := ucx_tls_of(study, name)):
-            raise UserError(
-                f"transport.{name}.ucx_tls: UCX sees no GPU memory without cuda_copy; "
-                f"set transport.{name}.ucx_tls=[{','.join([*entries, 'cuda_copy'])}]"
-            )
+    for name, transport in study.transports.items():
+        if name != AGGREGATED:
+            on_host = replace(transport, ucx_tls=ucx_tls_of(study, name))
+            BACKENDS[transport.backend].check(f"transport.{name}", on_host, "VRAM")
 
 
 def _check_layout(study: Study, engine: Engine, workload: Workload) -> None:

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 from annotated_types import Ge, Le
 
+from kvroad.evidence.counter import counter_kinds
 from kvroad.study.allowed import (
     Address,
     BindAddress,
@@ -37,8 +38,9 @@ from kvroad.study.allowed import (
     must,
     not_empty,
 )
+from kvroad.study.kinds import BACKENDS
 from kvroad.study.serving import SERVING_ENGINES, HostServing, ServingOptions
-from kvroad.study.setting import elsewhere, identity, no_identity, section
+from kvroad.study.setting import elsewhere, identity, identity_if_changed, no_identity, section
 
 __all__ = [
     "DTYPE_BYTES",
@@ -63,18 +65,21 @@ DTYPE_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4, "fp8": 1}
 
 @section
 class Transport:
-    """One transport: what UCX is told to use, and which roads count as it."""
+    """One transport: what its backend is told to use, and which roads count as it."""
 
-    roads: list[Text] = identity("UCX transports, as its tables print them, that prove it")
-    ucx_tls: list[Text] = identity("entries of `UCX_TLS`")
+    roads: list[Text] = identity("roads that prove it, as the backend names them")
+    ucx_tls: list[Text] = identity("entries of `UCX_TLS`", default_factory=list)
     env: Env = identity("environment of every engine process", default_factory=dict)
-    counters: list[Annotated[Text, OneOf(("interface", "nic", "nvlink"))]] = identity(
+    counters: list[Annotated[Text, OneOf(counter_kinds())]] = identity(
         "byte counters that its payload moves; the others must stay still", default_factory=list
     )
     link_layer: Annotated[Text, OneOf(("Ethernet", "InfiniBand"))] | None = identity(
         "of the NIC, where the road alone does not name the transport", default=None
     )
     description: FreeText = no_identity("what it is", default="")
+    backend: Annotated[Text, OneOf(BACKENDS)] = identity_if_changed(
+        "what moves the bytes under the connector", default="ucx"
+    )
 
 
 @section

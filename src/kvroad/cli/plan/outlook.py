@@ -18,6 +18,7 @@ from kvroad.engines.nixl import pool_bytes
 from kvroad.engines.planners import plan_of
 from kvroad.measure.missing import missing_launches
 from kvroad.plan import Claim, Plan
+from kvroad.proof.witness import witness_kinds
 from kvroad.results import cell_dir, outcome_of
 from kvroad.study.arms import lengths_of
 from kvroad.study.design import Cell, Design, Launch, contrast_pairs
@@ -38,7 +39,6 @@ __all__ = [
 ]
 
 SCHEMA = "kvroad.plan/1"
-_COUNTER_NAMES = {"interface": "interfaces", "nic": "RDMA ports", "nvlink": "NVLinks"}
 
 
 def matrix(design: Design, results_dir: Path) -> list[dict[str, Any]]:
@@ -237,35 +237,11 @@ def expected(study: Study, launch: Launch, plan: Plan) -> dict[str, Any]:
 
 
 def _witnesses(claim: Claim) -> list[dict[str, str]]:
-    roads = " or ".join(claim.roads)
-    found = [
-        {"name": "environment", "expected": "UCX's own line says what was asked"},
-        {
-            "name": "protocol_table",
-            "expected": f"`remote memory {claim.operation}` over {roads} in every worker",
-        },
+    return [
+        {"name": kind.name, "expected": text}
+        for kind in witness_kinds()
+        if kind.applies(claim) and (text := kind.expected(claim))
     ]
-    if claim.use_counts:
-        found.append(
-            {"name": "use_counts", "expected": f"every descriptor over {roads}, none elsewhere"}
-        )
-    named = {
-        "interface": ", ".join(claim.interfaces),
-        "nic": ", ".join(claim.rdma_devices),
-        "nvlink": ", ".join(f"GPU {gpu}" for gpu in claim.gpus),
-    }
-    for kind, devices in named.items():
-        carries = kind in claim.counters
-        where = devices or f"all {_COUNTER_NAMES[kind]} of the host"
-        if carries:
-            text = f"at least {claim.carried_at_least:.0%} of the payload ({where})"
-        elif devices:
-            text = f"at most {claim.not_carried_at_most:.0%} of the payload ({where})"
-        else:
-            continue
-        found.append({"name": f"{kind}_bytes", "expected": text})
-    found.append({"name": "telemetry", "expected": "descriptors and bytes as planned, none failed"})
-    return found
 
 
 def n_comparisons(study: Study) -> int:

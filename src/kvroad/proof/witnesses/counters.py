@@ -2,84 +2,87 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import functools
+from collections.abc import Mapping
 from dataclasses import replace
 
-from kvroad.evidence.counters import (
+from kvroad.evidence.counter import (
+    CounterKind,
     Flow,
     add_flows,
+    counter_kinds,
     flow_between,
-    own_traffic,
     phase_edges,
-    watched,
-    weigh,
-    weigh_packets,
 )
+from kvroad.evidence.weigh import weigh, weigh_packets
 from kvroad.plan import Claim
 from kvroad.proof.raw import Evidence, FarEnd
-from kvroad.proof.road import is_on_road, road_tables
-from kvroad.proof.witness import AGREES, CONTRADICTS, UNAVAILABLE, Witness
+from kvroad.proof.witness import (
+    AGREES,
+    CONTRADICTS,
+    UNAVAILABLE,
+    Witness,
+    WitnessKind,
+)
+from kvroad.study.kinds import BACKENDS
 
-__all__ = ["byte_counter"]
+__all__ = ["KINDS", "byte_counter"]
 
 
-def byte_counter(kind: str, evidence: Evidence) -> tuple[Witness, ...]:
+def byte_counter(kind: CounterKind, unit: str, evidence: Evidence) -> Witness | None:
     """Hold one kind of byte counter, summed over the phases, against the bytes moved.
 
-    Where the halves are on two hosts, the counters of both must agree. Ports that count
-    packets and no bytes bear a second witness, ``nic_packets``.
+    Where the halves are on two hosts, the counters of both must agree. ``unit`` is
+    ``bytes``, or ``packets`` for devices that count these and no bytes; None: there are none.
     """
     payload = evidence.payload()
-    named = {device.replace(":", "/") for device in _devices(evidence)}
+    backend = BACKENDS[evidence.claim.backend]
+    devices = backend.devices(evidence.posting_logs, evidence.claim)
+    named = {device.replace(":", "/") for device in devices}
     near = FarEnd(evidence.claim, evidence.edges, "counters.jsonl")
-    found = _count_end(kind, near, payload, evidence.cell, named)
-    if evidence.far is None:
-        return tuple(found.values())
-    other = _count_end(kind, evidence.far, payload, evidence.cell, named)
-    return tuple(
-        _both_ends(found[name], other[name], evidence.roles) if name in other else found[name]
-        for name in found
-    )
+    found = _count_end(kind, unit, near, payload, evidence.cell, named)
+    if found is None or evidence.far is None:
+        return found
+    far = _count_end(kind, unit, evidence.far, payload, evidence.cell, named)
+    return found if far is None else _both_ends(found, far, evidence.roles)
 
 
 def _count_end(
-    kind: str,
+    kind: CounterKind,
+    unit: str,
     end: FarEnd,
     payload: Mapping[tuple[str, str], int],
     cell: str | None,
     named: set[str],
-) -> dict[str, Witness]:
-    claim, name = end.claim, f"{kind}_bytes"
-    if why := own_traffic(claim, kind):
-        return {name: Witness(name, UNAVAILABLE, "", why, end.file)}
+) -> Witness | None:
+    claim, name = end.claim, f"{kind.name}_{unit}"
     pairs = phase_edges(end.edges, cell)
     lost = [f"{phase} of {which}" for which, phase in payload if (which, phase) not in pairs]
-    if lost or not payload:
-        seen = f"no counters at both edges of {lost[0] if lost else 'any phase'}"
-        return {name: Witness(name, UNAVAILABLE, "", seen, end.file)}
-    flow = add_flows([flow_between(kind, *pairs[key], watched(claim, kind)) for key in payload])
+    why = kind.own_traffic(claim)
+    if not why and (lost or not payload):
+        why = f"no counters at both edges of {lost[0] if lost else 'any phase'}"
+    if why:
+        return Witness(name, UNAVAILABLE, "", why, end.file) if unit == "bytes" else None
+    flow = add_flows([flow_between(kind, *pairs[key], kind.devices(claim)) for key in payload])
     total = sum(payload.values())
-    asked = (flow, total, kind in claim.counters, claim, claim.side)
-    wrong = _wrong_link_layer(flow, total, claim, named) if kind == "nic" else ""
-    witnesses = {}
-    for check in (weigh(*asked), weigh_packets(*asked)):
-        if check is None:
-            continue
-        status = {True: AGREES, False: CONTRADICTS, None: UNAVAILABLE}[check.ok]
-        expected, seen = check.expected, check.seen
-        if status == AGREES and _is_blind(flow, total, kind, claim):
-            # A load on serving engines takes long: what may be idle traffic hides the payload.
-            status = UNAVAILABLE
-            seen = f"{seen}, which is no proof: idle traffic alone may be as much as the payload"
-        if wrong and status != CONTRADICTS:
-            status, expected, seen = CONTRADICTS, f"link layer {claim.link_layer}", wrong
-        where = f"{end.file} {check.where}"
-        witnesses[check.kind] = Witness(check.kind, status, expected, seen, where)
-    return witnesses
+    terms = (flow, total, kind.name in claim.counters, claim, claim.side)
+    check = weigh(*terms) if unit == "bytes" else weigh_packets(*terms)
+    if check is None:
+        return None
+    status = {True: AGREES, False: CONTRADICTS, None: UNAVAILABLE}[check.ok]
+    expected, seen = check.expected, check.seen
+    if status == AGREES and _is_blind(flow, total, claim):
+        # A load on serving engines takes long: what may be idle traffic hides the payload.
+        status = UNAVAILABLE
+        seen = f"{seen}, which is no proof: idle traffic alone may be as much as the payload"
+    wrong = _wrong_link_layer(flow, total, claim, named)
+    if wrong and status != CONTRADICTS:
+        status, expected, seen = CONTRADICTS, f"link layer {claim.link_layer}", wrong
+    return Witness(name, status, expected, seen, f"{end.file} {check.where}")
 
 
-def _is_blind(flow: Flow, payload_bytes: int, kind: str, claim: Claim) -> bool:
-    if claim.serving is None or kind in claim.counters:
+def _is_blind(flow: Flow, payload_bytes: int, claim: Claim) -> bool:
+    if claim.serving is None or flow.kind.name in claim.counters:
         return False
     allowed = claim.not_carried_at_most * payload_bytes + claim.idle_bytes_per_s * flow.seconds
     return allowed >= claim.carried_at_least * payload_bytes
@@ -99,9 +102,9 @@ def _both_ends(near: Witness, far: Witness, roles: tuple[str, str]) -> Witness:
 def _wrong_link_layer(flow: Flow, payload_bytes: int, claim: Claim, named: set[str]) -> str:
     """Name a port that carried payload and is not of the claimed link layer, else ``""``.
 
-    Counters say which ports carried; those without bytes are the ones that UCX's rows name.
+    Counters say which ports carried; those without bytes are the ones that the logs name.
     """
-    if claim.link_layer is None or "nic" not in claim.counters:
+    if claim.link_layer is None or flow.kind.name not in claim.counters:
         return ""
     for port, layer in flow.link_layers.items():
         carried = port in named or (
@@ -113,10 +116,41 @@ def _wrong_link_layer(flow: Flow, payload_bytes: int, claim: Claim, named: set[s
     return ""
 
 
-def _devices(evidence: Evidence) -> Iterator[str]:
-    """Yield the devices of the claimed rows."""
-    for file in evidence.initiators:
-        for table in road_tables(evidence.logs.get(file), evidence.claim):
-            size = evidence.claim.descriptor_bytes
-            rows = (r for r in table.rows if r.holds(size) and is_on_road(r, evidence.claim))
-            yield from (share.device for row in rows for share in row.shares)
+def _expected(kind: CounterKind, claim: Claim) -> str:
+    devices = ", ".join(kind.device_title.format(name) for name in kind.devices(claim))
+    if kind.name in claim.counters:
+        where = devices or f"all {kind.title} of the host"
+        return f"at least {claim.carried_at_least:.0%} of the payload ({where})"
+    return f"at most {claim.not_carried_at_most:.0%} of the payload ({devices})" if devices else ""
+
+
+def _reason(kind: CounterKind, evidence: Evidence, witness: Witness) -> str:
+    """Say what was counted; where the logs show the claimed road, another program was there."""
+    expected = f"expected {witness.expected} ({witness.where})"
+    reason = f"{kind.name} counters saw {witness.seen}, {expected}"
+    is_claimed = set(evidence.seen_road().split("+")) <= set(evidence.claim.roads)
+    if is_claimed and witness.name.endswith("_bytes") and witness.expected.startswith("at most"):
+        backend = evidence.claim.backend.upper()
+        reason += f": {backend} tells of no such road, "
+        reason += "so another program may have used it meanwhile"
+    return reason
+
+
+def _kind(kind: CounterKind, unit: str) -> WitnessKind:
+    return WitnessKind(
+        name=f"{kind.name}_{unit}",
+        hear=functools.partial(byte_counter, kind, unit),
+        expected=functools.partial(_expected, kind) if unit == "bytes" else lambda claim: "",
+        place=40,
+        proves_road=True,
+        is_shared=kind.is_shared,
+        reason=functools.partial(_reason, kind),
+    )
+
+
+KINDS = tuple(
+    _kind(kind, unit)
+    for kind in counter_kinds().values()
+    for unit in ("bytes", *(("packets",) if kind.packets else ()))
+)
+"""A witness for each kind of counter, and one for packets where devices may count no bytes."""

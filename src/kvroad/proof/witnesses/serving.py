@@ -1,4 +1,4 @@
-"""Witnesses of a launch of serving engines: what they counted, answered, and were set to."""
+"""Witnesses of a launch of serving engines: what they answered, logged, and were set to."""
 
 from __future__ import annotations
 
@@ -12,106 +12,30 @@ from kvroad.evidence.serving import (
     cache_check_of,
     cache_facts,
 )
-from kvroad.evidence.vllm import Transfers, totals_of
-from kvroad.plan import Serving
+from kvroad.evidence.vllm import totals_of
+from kvroad.plan import Claim, Serving
+from kvroad.proof.backends.ucx import road_tables
 from kvroad.proof.raw import Evidence
-from kvroad.proof.road import road_tables
-from kvroad.proof.witness import AGREES, CONTRADICTS, UNAVAILABLE, Finding, Witness, conclude
+from kvroad.proof.witness import (
+    AGREES,
+    CONTRADICTS,
+    UNAVAILABLE,
+    Finding,
+    Witness,
+    WitnessKind,
+    always,
+    conclude,
+)
 
-__all__ = ["cache_check", "kv_log", "load", "options", "served_telemetry"]
+__all__ = ["CACHE_CHECK", "KV_LOG", "LOAD", "OPTIONS", "cache_check", "kv_log"]
 
 # A tokenizer may put a token of its own before a prompt.
 _INPUT_SLACK = 0.01
 
 
-def served_telemetry(evidence: Evidence) -> Witness:
-    """Hold vLLM's counts of transfers against the plan.
-
-    One transfer for each request and rank, none failed or expired, no prompt computed or
-    found in a cache by decode itself: vLLM may answer 200 with wrong tokens otherwise. An
-    engine that serves alone must have transferred nothing. Descriptors and bytes are told
-    beside the prediction: NIXL merges neighbours, so that they may differ.
-    """
-    serving = _serving(evidence)
-    phases = {(p.cell, p.phase): p for p in evidence.cell_served()}
-    faults: list[Finding] = []
-    for key, planned in evidence.planned.items():
-        phase = phases.get(key)
-        if phase is None or phase.transfers is None:
-            where = phase.where if phase else "serving"
-            faults.append(Finding(UNAVAILABLE, f"no metrics of phase {key[1]}", where))
-        elif serving.is_aggregated:
-            faults += _alone(phase, phase.transfers)
-        else:
-            faults += _transfer_faults(phase, phase.transfers, planned)
-    if serving.is_aggregated:
-        n_good = sum(len(phase.good) for phase in phases.values())
-        good = Finding(AGREES, f"no transfer in {n_good} requests", "serving")
-        return conclude("telemetry", "no transfer at all", faults, good)
-    expected = f"{sum(evidence.planned.values())} transfers, none failed or expired"
-    return conclude("telemetry", expected, faults, _told(list(phases.values())))
-
-
 def _serving(evidence: Evidence) -> Serving:
     assert evidence.claim.serving is not None
     return evidence.claim.serving
-
-
-def _alone(phase: ServedPhase, told: Transfers) -> Iterator[Finding]:
-    if told.count or told.n_bytes:
-        seen = f"{told.count:.0f} transfers of an engine that serves alone"
-        yield Finding(CONTRADICTS, seen, phase.where)
-    elif told.locally_computed <= 0 < len(phase.good):
-        seen = "the engine computed none of the prompts that it answered"
-        yield Finding(CONTRADICTS, seen, phase.where)
-
-
-def _transfer_faults(phase: ServedPhase, told: Transfers, planned: int) -> Iterator[Finding]:
-    name = phase.phase
-    if told.reset:
-        yield Finding(CONTRADICTS, f"decode's counters fell in phase {name}", phase.where)
-        return
-    for count, what in (
-        (told.failed, "transfers failed"),
-        (told.failed_notifications, "notifications failed"),
-        (told.expired, "requests' KV blocks expired"),
-    ):
-        if count:
-            seen = f"{count:.0f} {what} in phase {name}, which may give wrong tokens"
-            yield Finding(CONTRADICTS, seen, phase.where)
-    if told.locally_cached:
-        seen = f"decode had {told.locally_cached:.0f} prompt tokens in its own cache in {name}"
-        yield Finding(CONTRADICTS, seen, phase.where)
-    if told.locally_computed >= phase.asked.get("prompt_tokens", 1):
-        tokens = f"{told.locally_computed:.0f} prompt tokens"
-        seen = f"decode computed {tokens} itself in phase {name}: it served aggregated"
-        yield Finding(CONTRADICTS, seen, phase.where)
-    ranks = planned // max(1, phase.n_asked)
-    least = planned - ranks * phase.n_failed
-    if not least <= told.count <= planned:
-        seen = f"{told.count:.0f} transfers in phase {name} for {phase.n_asked} requests"
-        yield Finding(CONTRADICTS, f"{seen}, {planned} were planned", phase.where)
-
-
-def _told(phases: list[ServedPhase]) -> Finding:
-    known = [(phase, phase.transfers) for phase in phases if phase.transfers is not None]
-    count = sum(told.count for _, told in known)
-    if not count:
-        return Finding(AGREES, "no transfer", "serving")
-    moved = sum(told.n_bytes for _, told in known)
-    seen = [f"{count:.0f} transfers, {moved:.0f} bytes, none failed"]
-    for what, name, total in (
-        ("descriptors", "descriptors", sum(told.descriptors for _, told in known)),
-        ("bytes", "pull_bytes", moved),
-    ):
-        predicted = float(known[0][0].asked.get(name, 0))
-        each = total / count
-        if abs(each - predicted) > 1e-6 * predicted:
-            why = " (NIXL merges neighbours)" if what == "descriptors" and each < predicted else ""
-            seen.append(f"{each:,.1f} {what} each where the layout predicts {predicted:,.0f}{why}")
-        else:
-            seen.append(f"{predicted:,.0f} {what} each as predicted")
-    return Finding(AGREES, "; ".join(seen), known[0][0].where)
 
 
 def load(evidence: Evidence) -> Witness:
@@ -124,38 +48,38 @@ def load(evidence: Evidence) -> Witness:
     phases = evidence.cell_served()
     for phase in phases:
         faults += _load_faults(phase, serving)
-    n_good, n_failed = (
-        sum(counts)
-        for counts in (
-            [len(phase.good) for phase in phases],
-            [phase.n_failed for phase in phases],
-        )
-    )
+    n_good, n_failed = sum(len(p.good) for p in phases), sum(p.n_failed for p in phases)
     if not phases:
         faults.append(Finding(UNAVAILABLE, "no request was made", "serving"))
     failed = f", {n_failed} failed and left out" if n_failed else ""
     seen = f"{n_good} requests with lengths as asked{failed}"
-    most = f"at most {100 * serving.failed_share_at_most:g} % of the requests failed"
-    return conclude("load", f"{most}, lengths as asked", faults, Finding(AGREES, seen, "serving"))
+    expected = LOAD.expected(evidence.claim)
+    return conclude("load", expected, faults, Finding(AGREES, seen, "serving"))
+
+
+def _expected_load(claim: Claim) -> str:
+    share = claim.serving.failed_share_at_most if claim.serving is not None else 0.0
+    return f"at most {100 * share:g} % of the requests failed, lengths as asked"
 
 
 def _load_faults(phase: ServedPhase, serving: Serving) -> Iterator[Finding]:
-    asked = phase.asked
     bad = next((request for request in phase.requests if request.error is not None), None)
-    if phase.n_failed > serving.failed_share_at_most * phase.n_asked:
-        cause = phase.load.get("error") or (bad.error if bad else "requests are missing")
-        seen = f"{phase.n_failed} of {phase.n_asked} requests of phase {phase.phase} failed"
+    if phase.n_failed > serving.failed_share_at_most * phase.planned.requests:
+        cause = phase.load.error or (bad.error if bad else "requests are missing")
+        seen = (
+            f"{phase.n_failed} of {phase.planned.requests} requests of phase {phase.phase} failed"
+        )
         yield Finding(CONTRADICTS, f"{seen}: {cause}", bad.where if bad else phase.where)
-    elif phase.load.get("returncode"):
-        cause = str(phase.load.get("error") or "the load generator failed")
+    elif phase.load.returncode:
+        cause = str(phase.load.error or "the load generator failed")
         yield Finding(CONTRADICTS, f"phase {phase.phase}: {cause}", phase.where)
     for request in phase.good:
-        wanted, got = asked.get("output_tokens"), request.output_tokens
+        wanted, got = phase.planned.output_tokens, request.output_tokens
         if got != wanted:
             seen = f"a request of phase {phase.phase} has {got} output tokens, asked were {wanted}"
             yield Finding(CONTRADICTS, seen, request.where)
             return
-        prompt, tokens = asked.get("prompt_tokens", 0), request.input_tokens
+        prompt, tokens = phase.planned.prompt_tokens, request.input_tokens
         if tokens is not None and abs(tokens - prompt) > _INPUT_SLACK * prompt:
             seen = f"a prompt of phase {phase.phase} has {tokens} tokens, asked were {prompt}"
             yield Finding(CONTRADICTS, seen, request.where)
@@ -185,7 +109,7 @@ def options(evidence: Evidence) -> Witness:
     faults += _thread_faults(evidence, serving)
     n = len(serving.log_lines) + len(serving.labels)
     good = Finding(AGREES, f"{n} settings as asked", "decode-0.log")
-    return conclude("options", "every option as asked", faults, good)
+    return conclude("options", OPTIONS.expected(evidence.claim), faults, good)
 
 
 def _thread_faults(evidence: Evidence, serving: Serving) -> Iterator[Finding]:
@@ -207,7 +131,7 @@ def cache_check(evidence: Evidence) -> Witness:
 
     A plug-in in both engines tells; where it could not, nothing is known.
     """
-    name, expected = "cache_check", "decode's blocks of the probe equal prefill's"
+    name, expected = CACHE_CHECK.name, CACHE_CHECK.expected(evidence.claim)
     found = cache_check_of(evidence.events)
     told = "; ".join(cache_facts(evidence.events))
     if found == EQUAL:
@@ -223,7 +147,7 @@ def kv_log(evidence: Evidence) -> Witness:
 
     Over the whole launch, since a line tells no phase; sums within what rounding takes.
     """
-    name, expected = "kv_log", "as many transfers, bytes and seconds as the metrics say"
+    name, expected = KV_LOG.name, KV_LOG.expected(evidence.claim)
     snapshots = [phase.decode for phase in evidence.served if phase.decode is not None]
     if not evidence.kv_lines or not snapshots:
         return Witness(name, UNAVAILABLE, expected, "decode logged no transfer", "decode-0.log")
@@ -257,3 +181,45 @@ def _went_on(evidence: Evidence) -> bool:
     ends = [event.get("status") for event in evidence.events if event.get("event") == "end"]
     is_cut = any(phase.decode is None for phase in evidence.served)
     return is_cut or (bool(ends) and ends[-1] != "complete")
+
+
+def _serves(claim: Claim) -> bool:
+    return claim.serving is not None
+
+
+def _serves_apart(claim: Claim) -> bool:
+    return claim.serving is not None and not claim.is_alone
+
+
+LOAD = WitnessKind(
+    name="load",
+    hear=load,
+    expected=_expected_load,
+    place=60,
+    applies=_serves,
+    is_mandatory=always,
+    early=(CONTRADICTS, UNAVAILABLE),
+)
+OPTIONS = WitnessKind(
+    name="options",
+    hear=options,
+    expected=lambda claim: "every option as asked",
+    place=70,
+    applies=_serves,
+    is_mandatory=always,
+    early=(UNAVAILABLE,),
+)
+KV_LOG = WitnessKind(
+    name="kv_log",
+    hear=kv_log,
+    expected=lambda claim: "as many transfers, bytes and seconds as the metrics say",
+    place=80,
+    applies=_serves_apart,
+)
+CACHE_CHECK = WitnessKind(
+    name="cache_check",
+    hear=cache_check,
+    expected=lambda claim: "decode's blocks of the probe equal prefill's",
+    place=90,
+    applies=_serves_apart,
+)

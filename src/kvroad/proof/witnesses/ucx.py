@@ -1,18 +1,33 @@
-"""Witnesses from UCX's own output and NIXL's telemetry."""
+"""Witnesses from UCX's own output, of claims whose backend it is."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from kvroad.evidence.nixl import Pull
 from kvroad.evidence.redact import redact_text
-from kvroad.evidence.ucx_records import EnvironmentLine, ProtocolRow, ProtocolTable
+from kvroad.evidence.ucx_records import EnvironmentLine, ProtocolRow, ProtocolTable, UcxLog
 from kvroad.plan import Claim
+from kvroad.proof.backends.ucx import (
+    is_claimed,
+    is_on_road,
+    memory_type,
+    road_tables,
+    transfer_word,
+)
+from kvroad.proof.diagnose import advice, diagnose_row
 from kvroad.proof.raw import Evidence
-from kvroad.proof.road import is_claimed, is_on_road, memory_type, road_tables, transfer_word
-from kvroad.proof.witness import AGREES, CONTRADICTS, UNAVAILABLE, Finding, Witness, conclude
+from kvroad.proof.witness import (
+    AGREES,
+    CONTRADICTS,
+    UNAVAILABLE,
+    Finding,
+    Witness,
+    WitnessKind,
+    conclude,
+    plain_reason,
+)
 
-__all__ = ["environment", "protocol_table", "telemetry", "use_counts"]
+__all__ = ["ENVIRONMENT", "PROTOCOL_TABLE", "USE_COUNTS", "protocol_table", "use_counts"]
 
 
 def environment(evidence: Evidence) -> Witness:
@@ -26,8 +41,8 @@ def environment(evidence: Evidence) -> Witness:
     faults: list[Finding] = []
     good = Finding(AGREES, "as asked", "")
     for file in evidence.initiators:
-        log = evidence.logs.get(file)
-        lines = log.environments if log else ()
+        log = _log(evidence, file)
+        lines = log.environments
         used = {t.pid for t in road_tables(log, claim)} or {line.pid for line in lines}
         silent = used - {line.pid for line in lines}
         if not used or silent:
@@ -38,11 +53,18 @@ def environment(evidence: Evidence) -> Witness:
             if line.pid in used:
                 faults += _differences(line, wanted)
                 good = good if good.where else Finding(AGREES, "as asked", line.where, line.text)
-    for file, log in evidence.logs.items():
+    for file in evidence.logs:
         if file not in evidence.initiators:
-            faults += [fault for line in log.environments for fault in _differences(line, wanted)]
+            lines = _log(evidence, file).environments
+            faults += [fault for line in lines for fault in _differences(line, wanted)]
     expected = " ".join(f"{k}={v}" for k, v in sorted(wanted.items()))
     return conclude("environment", redact_text(expected), faults, good)
+
+
+def _log(evidence: Evidence, file: str) -> UcxLog:
+    """Return a log by its name, an empty one where there is none."""
+    log = evidence.logs.get(file)
+    return log if isinstance(log, UcxLog) else UcxLog(file)
 
 
 def _differences(line: EnvironmentLine, wanted: Mapping[str, str]) -> Iterator[Finding]:
@@ -141,8 +163,8 @@ def use_counts(evidence: Evidence) -> Witness:
 
 
 def _rank_counts(evidence: Evidence, rank: int, file: str) -> Iterator[Finding]:
-    claim, log = evidence.claim, evidence.logs.get(file)
-    tables = [t for t in (log.tables if log else ()) if t.operation == claim.operation]
+    claim, log = evidence.claim, _log(evidence, file)
+    tables = [t for t in log.tables if t.operation == claim.operation]
     if not any(table.has_counts for table in tables):
         yield Finding(UNAVAILABLE, "UCX printed no use counts", file)
         return
@@ -176,45 +198,83 @@ def _astray(
         place = "" if table in right else f" ({table.scope}: {table.title})"
         by_text.setdefault(f"{row}{place}", []).append(row)
     for text, rows in by_text.items():
-        deed = "reads" if lost[0][0].operation == "read" else "writes"
-        seen = f"{sum(row.count or 0 for row in rows)} of {total} {deed} counted went by {text}"
+        word = "reads" if lost[0][0].operation == "read" else "writes"
+        seen = f"{sum(row.count or 0 for row in rows)} of {total} {word} counted went by {text}"
         yield Finding(CONTRADICTS, seen, rows[0].where, rows[0].text)
 
 
-def telemetry(evidence: Evidence) -> Witness:
-    """Hold NIXL's telemetry of every pull against the plan."""
-    pulls = list(evidence.cell_pulls())
-    n_planned = sum(evidence.planned.values())
-    faults = []
-    failed = [p for p in pulls if not p.is_done]
-    if failed:
-        first = failed[0]
-        seen = f"{len(failed)} of {len(pulls)} transfers failed: {first.error or first.state}"
-        faults.append(Finding(CONTRADICTS, seen, first.where))
-    for log in evidence.pulls:
-        faults += [Finding(CONTRADICTS, p.reason, p.where) for p in log.problems[:1]]
-    for pull in (p for p in pulls if p.is_done):
-        faults += _deviations(pull)
-    for (cell, phase), n_pulls in evidence.planned.items():
-        got = sum(p.phase == phase and p.cell == cell for p in pulls)
-        if got < n_pulls:
-            seen = f"{got} of {n_pulls} pulls planned for phase {phase} were made"
-            faults.append(Finding(CONTRADICTS if pulls else UNAVAILABLE, seen, "pulls"))
-    if not pulls:
-        faults.append(Finding(UNAVAILABLE, "no pull was made", "pulls"))
-    expected = f"{n_planned} pulls with descriptors and bytes as planned, none failed"
-    moved = sum(p.bytes_moved or 0 for p in pulls)
-    where = pulls[0].file if pulls else ""
-    good = Finding(AGREES, f"{len(pulls)} pulls, {moved} bytes, none failed", where)
-    return conclude("telemetry", expected, faults, good)
+def _is_ucx(claim: Claim) -> bool:
+    return claim.backend == "ucx" and not claim.is_alone
 
 
-def _deviations(pull: Pull) -> Iterator[Finding]:
-    if pull.descriptors_moved is None or pull.bytes_moved is None:
-        yield Finding(UNAVAILABLE, "NIXL gave no telemetry", pull.where)
-    elif pull.descriptors_moved != pull.descriptors_planned:
-        seen = f"NIXL moved {pull.descriptors_moved} of {pull.descriptors_planned} descriptors"
-        yield Finding(CONTRADICTS, seen, pull.where)
-    elif pull.bytes_moved != pull.bytes_planned:
-        seen = f"NIXL moved {pull.bytes_moved} of {pull.bytes_planned} bytes"
-        yield Finding(CONTRADICTS, seen, pull.where)
+def _environment_reason(evidence: Evidence, witness: Witness) -> str:
+    return plain_reason(evidence, witness) + advice(evidence.logs.values())
+
+
+def _table_reason(evidence: Evidence, witness: Witness) -> str:
+    """Say why a table is missing, or what is known of the road that it shows."""
+    reason, claim = plain_reason(evidence, witness), evidence.claim
+    if witness.status == UNAVAILABLE:
+        return reason + _early_death(evidence)
+    for file in evidence.initiators:
+        log = _log(evidence, file)
+        for table in road_tables(log, claim):
+            row = table.row_for(claim.descriptor_bytes)
+            if row is not None and not is_on_road(row, claim):
+                hint = diagnose_row(log, row, claim.memory)
+                if hint:
+                    return f"{reason}: {hint}"
+    return reason + advice(evidence.logs.values())
+
+
+def _early_death(evidence: Evidence) -> str:
+    names = [file.removesuffix(".log") for file in evidence.initiators]
+    for event in evidence.events:
+        if event.get("event") == "exit" and event.get("process") in names and event["returncode"]:
+            status = f"{event['process']} ended with status {event['returncode']}"
+            return f": {status}, and tables in use are printed at a clean end only"
+    return advice(evidence.logs.values())
+
+
+def _roads(claim: Claim) -> str:
+    return " or ".join(claim.roads)
+
+
+def _expected_table(claim: Claim) -> str:
+    return f"`remote memory {claim.operation}` over {_roads(claim)} in every worker"
+
+
+def _expected_counts(claim: Claim) -> str:
+    return f"every descriptor over {_roads(claim)}, none elsewhere" if claim.use_counts else ""
+
+
+ENVIRONMENT = WitnessKind(
+    name="environment",
+    hear=environment,
+    expected=lambda claim: "UCX's own line says what was asked",
+    place=10,
+    applies=_is_ucx,
+    is_mandatory=_is_ucx,
+    repeats=True,
+    reason=_environment_reason,
+)
+PROTOCOL_TABLE = WitnessKind(
+    name="protocol_table",
+    hear=protocol_table,
+    expected=_expected_table,
+    place=20,
+    applies=_is_ucx,
+    is_mandatory=_is_ucx,
+    names_road=True,
+    repeats=True,
+    reason=_table_reason,
+)
+USE_COUNTS = WitnessKind(
+    name="use_counts",
+    hear=use_counts,
+    expected=_expected_counts,
+    place=30,
+    # Serving engines may be killed at their end, which use counts do not survive.
+    applies=lambda claim: _is_ucx(claim) and claim.serving is None,
+    proves_road=True,
+)

@@ -1,0 +1,1 @@
+"""Kinds of byte counter, one to a file; read on the host, so standard library only."""

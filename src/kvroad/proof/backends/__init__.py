@@ -1,0 +1,1 @@
+"""What moves the bytes under the connector, one backend to a file."""
