@@ -22,7 +22,7 @@ from synthetic import (
 
 from kvroad.analysis import tables
 from kvroad.analysis.tables import PlannedCell, cells_frame, parse_design, pulls_frame, read_design
-from kvroad.analysis.tables.metrics import REPLAY_METRICS
+from kvroad.analysis.tables.metrics import METRICS
 from kvroad.errors import UserError
 
 
@@ -108,7 +108,7 @@ def test_unproven_cells_carry_no_number(tmp_path: Path, one: PlannedCell) -> Non
     assert set(pulls["drop_reason"]) == {"cell not proven"}
     assert set(pulls["outcome"]) == {"refused"}
     row = cells_frame([one], tmp_path).iloc[0]
-    assert row[[m.name for m in REPLAY_METRICS]].isna().all()
+    assert row[[m.name for m in METRICS if m.of_pulls]].isna().all()
     assert row["road_seen"] == "tcp"
     assert row["road_expected"] == "rc_mlx5, rc_verbs"
 

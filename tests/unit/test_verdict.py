@@ -13,7 +13,7 @@ from synthetic import design_data, planned, pull_rows, refused_outcome, write_ce
 
 from kvroad.analysis import stats, tables, verdict
 from kvroad.analysis.tables import Design, PlannedCell, parse_design
-from kvroad.analysis.tables.metrics import REPLAY_METRICS
+from kvroad.analysis.tables.metrics import METRICS
 from kvroad.analysis.verdict import launches_needed, number, ratio_text, verdict_frame
 from kvroad.analysis.verdict.sentences import refusal_text
 from kvroad.analysis.words import interval
@@ -274,7 +274,7 @@ def test_json_is_plain_and_versioned(tmp_path: Path) -> None:
     assert data["schema"] == "kvroad.verdict/1"
     assert data["cells"] == {"proven": 24}
     assert data["overrides"] == ["workload.pulls=3"]
-    assert len(data["rows"]) == 3 * len(REPLAY_METRICS)
+    assert len(data["rows"]) == 3 * len([m for m in METRICS if m.of_pulls])
     assert data["rows"][0]["n_pairs"] == 4
     assert data["rows"][0]["launches_needed"] is None
     assert data["quoted"] is None

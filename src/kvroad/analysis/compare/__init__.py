@@ -29,7 +29,7 @@ from kvroad.analysis.saved_study import SavedStudy
 from kvroad.analysis.stats import contrasts_frame
 from kvroad.analysis.tables import IN_FLIGHT, METRICS, ArmFacts, Design, Metric, PlannedCell, metric
 from kvroad.analysis.verdict import records, verdict_frame
-from kvroad.errors import UserError, nearest
+from kvroad.errors import UserError
 
 __all__ = [
     "NONE_BEYOND",
@@ -128,11 +128,6 @@ def compare(
 def _metrics(names: Sequence[str] | None) -> list[Metric]:
     if names is None:
         return default_metrics()
-    known = [m.name for m in METRICS]
-    for name in names:
-        if name not in known:
-            allowed = ", ".join(known)
-            raise UserError(f"unknown metric {name!r}{nearest(name, known)} (allowed: {allowed})")
     return [metric(name) for name in names]
 
 

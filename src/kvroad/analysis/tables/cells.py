@@ -13,7 +13,7 @@ import pandas as pd
 from kvroad.analysis.tables.cell_folder import CellFolder, parse_pulls, read_cell
 from kvroad.analysis.tables.clock_grid import grid_of
 from kvroad.analysis.tables.design_file import PlannedCell
-from kvroad.analysis.tables.metrics import REPLAY_METRICS, WARMUP
+from kvroad.analysis.tables.metrics import METRICS, WARMUP
 from kvroad.analysis.tables.serving import served_cells
 from kvroad.study.serving import AGGREGATED
 
@@ -153,25 +153,21 @@ def _drop_reasons(pulls: pd.DataFrame) -> pd.Series[str]:
 
 
 def launch_values(pulls: pd.DataFrame) -> pd.DataFrame:
-    """Return a row per cell and a column per metric: the median over its phase's kept pulls.
+    """Return a row per cell and a column per metric: its statistic over its phase's kept pulls.
 
-    A pull is one rank's transfer, so the median runs over the rows of all ranks. Times have
+    A pull is one rank's transfer, so the statistic runs over the rows of all ranks. Times have
     a column ``<metric>_grid`` too: the step of the clock that all of the pulls lie on.
     """
     kept = pulls[~pulls["is_dropped"] & ~pulls["is_warmup"]]
-    columns = sorted({m.column for m in REPLAY_METRICS})
-    kept = kept.assign(bytes_per_us=kept["bytes_moved"].astype("float64") / kept["xfer_us"])
-    groups = kept.groupby(["cell", "phase"])
-    medians = groups[columns].median().reset_index()
-    times = sorted({m.column for m in REPLAY_METRICS if m.is_time})
-    grids = groups[times].agg(_grid).reset_index()
     values = pd.DataFrame(index=pd.Index(kept["cell"].unique(), name="cell"))
-    for metric in REPLAY_METRICS:
-        rows = medians[medians["phase"] == metric.phase].set_index("cell")
-        values[metric.name] = rows[metric.column] / metric.per_unit
+    for metric in METRICS:
+        if metric.of_pulls is None:
+            continue
+        rows = kept[kept["phase"] == metric.phase]
+        by_cell = metric.of_pulls(rows).astype("float64").groupby(rows["cell"])
+        values[metric.name] = by_cell.agg(metric.statistic) / metric.per_unit
         if metric.is_time:
-            steps = grids[grids["phase"] == metric.phase].set_index("cell")
-            values[f"{metric.name}_grid"] = steps[metric.column] / metric.per_unit
+            values[f"{metric.name}_grid"] = by_cell.agg(_grid) / metric.per_unit
     return values
 
 

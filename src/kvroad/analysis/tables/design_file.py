@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from kvroad.analysis.tables.metrics import METRICS, Metric
+from kvroad.analysis.tables.metrics import Metric, metric
 from kvroad.errors import UserError, nearest
 
 __all__ = ["ArmFacts", "Design", "PlannedCell", "Quoted", "margin", "parse_design", "read_design"]
@@ -162,13 +162,14 @@ def parse_design(data: Mapping[str, Any], where: str = "design") -> Design:
     return design
 
 
-def margin(margins: Mapping[str, float], metric: Metric) -> float:
-    """Return the equivalence margin of a metric as a share; NaN where none is declared.
+def margin(margins: Mapping[str, float], what: Metric) -> float:
+    """Return the equivalence margin of a metric as a share; NaN where it has none.
 
-    ``margins`` are those of a study's claims, by a metric's name or its margin key.
+    ``margins`` are those of a study's claims, by a metric's name or its margin key; the
+    metric's own default holds where they have neither.
     """
-    by_key = margins.get(metric.margin_key, float("nan"))
-    return margins.get(metric.name, by_key)
+    by_key = margins.get(what.margin_key, what.default_margin)
+    return margins.get(what.name, by_key)
 
 
 def _planned_cell(data: Mapping[str, Any]) -> PlannedCell:
@@ -199,11 +200,8 @@ def _quoted(data: Mapping[str, Any] | None) -> Quoted | None:
         str(name): {int(tokens): float(ratio) for tokens, ratio in by_prompt.items()}
         for name, by_prompt in data["ratios"].items()
     }
-    unknown = sorted(set(ratios) - {m.name for m in METRICS})
-    if unknown:
-        names = [m.name for m in METRICS]
-        hint = nearest(unknown[0], names)
-        raise ValueError(f"quoted metric {unknown[0]!r} is none of {', '.join(names)}{hint}")
+    for name in ratios:
+        metric(name)
     for claim in data.get("claims") or ():
         absent = [name for name in ("name", "says", "metric", "arm") if name not in claim]
         if absent:
