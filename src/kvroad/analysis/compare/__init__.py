@@ -27,7 +27,15 @@ from kvroad.analysis.compare.differences import Difference
 from kvroad.analysis.compare.differences import differences as find_differences
 from kvroad.analysis.saved_study import SavedStudy
 from kvroad.analysis.stats import contrasts_frame
-from kvroad.analysis.tables import IN_FLIGHT, METRICS, ArmFacts, Design, Metric, PlannedCell, metric
+from kvroad.analysis.tables import (
+    IN_FLIGHT,
+    METRICS,
+    ArmFacts,
+    DesignCell,
+    DesignFile,
+    Metric,
+    metric,
+)
 from kvroad.analysis.verdict import records, verdict_frame
 from kvroad.errors import UserError
 
@@ -184,7 +192,7 @@ def _contrasts(
     together = pd.concat(parts, ignore_index=True)
     claims = first.settings.get("claims") or {}
     declares = frozenset({"engine.nixl_version", *_environment_keys(together)})
-    design = Design(
+    design = DesignFile(
         study="comparison",
         study_name="comparison",
         baseline=f"{pairs[0][0]} in {pairs[0][2]}",
@@ -219,9 +227,9 @@ def _is_planned(row: pd.Series[Any], cells: Mapping[str, pd.DataFrame]) -> bool:
     return all(sides)
 
 
-def _planned(row: Mapping[str, Any]) -> PlannedCell:
+def _planned(row: Mapping[str, Any]) -> DesignCell:
     texts = {name: str(row.get(name, "")) for name in ("cell", "arm", "transport", "variant")}
-    return PlannedCell(
+    return DesignCell(
         launch=str(row.get("launch", row["cell"])),
         prompt_tokens=int(row["prompt_tokens"]),
         block=int(row["block"]),

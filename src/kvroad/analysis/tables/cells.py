@@ -12,7 +12,7 @@ import pandas as pd
 
 from kvroad.analysis.tables.cell_folder import CellFolder, parse_pulls, read_cell
 from kvroad.analysis.tables.clock_grid import grid_of
-from kvroad.analysis.tables.design_file import PlannedCell
+from kvroad.analysis.tables.design_file import DesignCell
 from kvroad.analysis.tables.metrics import METRICS, WARMUP
 from kvroad.analysis.tables.serving import served_cells
 from kvroad.study.serving import AGGREGATED
@@ -99,18 +99,18 @@ _WITNESS_COLUMNS = [
 _VARYING = frozenset({"load_1_min", "memory_available_bytes"})
 
 
-def read_cells(cells: Iterable[PlannedCell], results_dir: Path) -> list[CellFolder]:
+def read_cells(cells: Iterable[DesignCell], results_dir: Path) -> list[CellFolder]:
     """Read the folders of all planned cells, in planned order."""
     return [read_cell(cell, results_dir) for cell in cells]
 
 
-def pulls_frame(cells: Sequence[PlannedCell], results_dir: Path, study: str = "") -> pd.DataFrame:
+def pulls_frame(cells: Sequence[DesignCell], results_dir: Path, study: str = "") -> pd.DataFrame:
     """Return one row per pull and rank of the planned cells, dropped rows kept and marked."""
     return pulls_table(read_cells(cells, results_dir), study)
 
 
 def cells_frame(
-    cells: Sequence[PlannedCell],
+    cells: Sequence[DesignCell],
     results_dir: Path,
     study: str = "",
     kv_layout: Mapping[int, Mapping[str, int]] | None = None,

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 from scipy.special import ndtri
 
-from kvroad.analysis.tables import Design, metric
+from kvroad.analysis.tables import DesignFile, metric
 from kvroad.analysis.verdict.sentences import sentence
 from kvroad.analysis.words import records
 
@@ -17,7 +17,7 @@ __all__ = ["VERDICT_COLUMNS", "launches_needed", "refusals", "verdict_frame"]
 VERDICT_COLUMNS = ("verdict", "launches_needed", "sentence")
 
 
-def verdict_frame(contrasts: pd.DataFrame, cells: pd.DataFrame, design: Design) -> pd.DataFrame:
+def verdict_frame(contrasts: pd.DataFrame, cells: pd.DataFrame, design: DesignFile) -> pd.DataFrame:
     """Return the contrasts with a word, the launches needed, and a sentence each.
 
     - ``same within m %``: the interval of the ratio lies inside [1/(1+m), 1+m] and the arms

@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from kvroad.analysis.tables import METRICS, Design, read_design, statistic_of
+from kvroad.analysis.tables import METRICS, DesignFile, read_design, statistic_of
 from kvroad.errors import UserError
 from kvroad.evidence.redact import redact_text
 from kvroad.publish.tracking.names import NAME_LIMIT, clip
@@ -239,7 +239,7 @@ def _parent_record(
 
 
 def _summary_record(
-    design: Design,
+    design: DesignFile,
     labels: Mapping[str, str],
     times: tuple[int, int],
     git: Mapping[str, str],
