@@ -95,6 +95,9 @@ def contrasts_frame(cells: pd.DataFrame, design: DesignFile) -> pd.DataFrame:
     ``sd`` and ``drift`` (the change from the first to the last launch); on it, an interval
     inside ``same_low``..``same_high`` is inside the margin. ``withheld`` names a difference
     between the arms that neither declares; then nothing is compared.
+
+    Others build on this name and on `CONTRAST_COLUMNS`: a column may be added behind them,
+    none goes or changes what it means.
     """
     rows = []
     for names in design.contrasts:

@@ -189,6 +189,8 @@ def cells_table(
     carry no number, ``n_warmup`` the rows of the warm-up; ``executed_order`` ranks the
     starts of the first measured phase. Cells of serving engines have the columns of
     `served_cells`; their ``statistic`` is the mean, of transfers.
+
+    Others read these columns, those of cells.csv, by name: none goes or changes what it means.
     """
     layout = kv_layout or {}
     rows = [_cell_row(folder, layout) | {"study": study} for folder in folders]

@@ -29,6 +29,9 @@ def verdict_frame(contrasts: pd.DataFrame, cells: pd.DataFrame, design: DesignFi
     - ``withheld``: the arms differ in what neither declares, so nothing is compared.
     - ``refused``: no data at this prompt length, and a cell of either arm was refused.
     - ``not measured``: no data otherwise. ``inconclusive``: everything else.
+
+    Others build on this name and on the columns, those of verdict.csv: `CONTRAST_COLUMNS`, then
+    `VERDICT_COLUMNS`. A column may be added behind them, none goes or changes what it means.
     """
     refused = set(cells.loc[cells["outcome"] == "refused", "arm"])
     rows: list[dict[str, Any]] = []
