@@ -13,9 +13,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from scipy.special import chdtrc, stdtr, stdtrit
+from scipy.special import stdtr, stdtrit
+from scipy.stats import bartlett
 
-from kvroad.analysis.stats.outliers import outlier_limit
+from kvroad.analysis.stats.estimates import UNEVEN_LEVEL, holm
+from kvroad.analysis.stats.flags import FLOOR_SHARE
+from kvroad.analysis.stats.outliers import NORMAL, outlier_limit
 from kvroad.study.design import make_design
 from kvroad.study.fields import Claims, Engine, Host, Model, Study, Transport, Variant, Workload
 
@@ -27,8 +30,8 @@ __all__ = [
     "SLOW_CHANCE",
     "SLOW_FACTOR",
     "UNEVEN",
-    "Scenario",
     "Studies",
+    "Truth",
     "draw",
     "judge",
     "simulate",
@@ -39,23 +42,19 @@ Flags = npt.NDArray[np.bool_]
 
 NOISES = ("normal", "heavy tails", "drift", "slow launches", "uneven spread")
 PROMPTS = 3
-# The spread of a launch's value, as a share of it, in every scenario.
+# The spread of a launch's value, as a share of it, in every study.
 SD = 0.02
 # Growth from the first launch of a study to its last.
 DRIFT = 0.10
 # A launch of the arm, never of the baseline, is slow with this chance, by this factor.
 SLOW_CHANCE, SLOW_FACTOR = 0.10, 1.30
-# The scale of the median absolute deviation, as in `kvroad.analysis.stats.outliers`.
-_NORMAL, _FLOOR = 1.4826, 1e-3
-# The level of Bartlett's test, as in `kvroad.analysis.stats.estimates`.
-_UNEVEN = 0.10
-# The spread at each prompt length, as multiples of that of the other scenarios.
+# The spread at each prompt length, as multiples of `SD`.
 UNEVEN = (0.5, 1.0, 2.0)
 
 
 @dataclass(frozen=True)
-class Scenario:
-    """What is true, what disturbs it, and how it is measured.
+class Truth:
+    """What is true of simulated studies, what disturbs it, and how it is measured.
 
     ``n_arms`` counts the baseline; every other arm is compared with it at three prompt
     lengths, and Holm's correction runs over all of these comparisons.
@@ -109,23 +108,23 @@ def launch_order(n_arms: int, launches: int) -> Values:
     return order
 
 
-def draw(scenario: Scenario, n: int, rng: np.random.Generator) -> Studies:
-    """Draw ``n`` studies of a scenario; the baseline is the first arm."""
-    order = launch_order(scenario.n_arms, scenario.launches)
+def draw(truth: Truth, n: int, rng: np.random.Generator) -> Studies:
+    """Draw ``n`` studies of which it holds; the baseline is the first arm."""
+    order = launch_order(truth.n_arms, truth.launches)
     shape = (n, *order.shape)
-    if scenario.noise == "heavy tails":
+    if truth.noise == "heavy tails":
         # Student's t with 3 degrees of freedom has variance 3.
         logs = rng.standard_t(3, shape) * SD / math.sqrt(3)
     else:
         logs = rng.normal(0.0, SD, shape)
     is_slow = np.zeros(shape, dtype=bool)
-    if scenario.noise == "drift":
+    if truth.noise == "drift":
         logs += math.log1p(DRIFT) * order / order.max()
-    if scenario.noise == "uneven spread":
+    if truth.noise == "uneven spread":
         # The logs are still those of equal arms here.
         logs *= np.array(UNEVEN)[:, None]
-    logs[:, 1:] += math.log(scenario.ratio)
-    if scenario.noise == "slow launches":
+    logs[:, 1:] += math.log(truth.ratio)
+    if truth.noise == "slow launches":
         is_slow[:, 1:] = rng.random((n, *order[1:].shape)) < SLOW_CHANCE
         logs += is_slow * math.log(SLOW_FACTOR)
     return Studies(logs, order, is_slow)
@@ -150,7 +149,7 @@ def judge(studies: Studies, alpha: float) -> Judged:
     y = studies.logs[:, 1:] - studies.logs[:, :1]
     means = y.mean(axis=-1)
     half, p, is_uneven = _intervals(y, means, alpha)
-    flat = _holm(p.reshape(len(p), -1)).reshape(p.shape)
+    flat = holm(p.reshape(len(p), -1)).reshape(p.shape)
     drift = _drift(studies, alpha)
     return Judged(
         means,
@@ -169,9 +168,8 @@ def _intervals(y: Values, means: Values, alpha: float) -> tuple[Values, Values, 
     n, k = y.shape[-1], y.shape[-2]
     own = y.var(axis=-1, ddof=1)
     pooled = own.mean(axis=-1, keepdims=True)
-    statistic = (n - 1) * (k * np.log(pooled[..., 0]) - np.log(own).sum(axis=-1))
-    correction = 1 + (k / (n - 1) - 1 / (k * (n - 1))) / (3 * (k - 1))
-    is_uneven = (chdtrc(k - 1, statistic / correction) < _UNEVEN)[..., None]
+    p_even = bartlett(*np.moveaxis(y, -2, 0), axis=-1).pvalue
+    is_uneven = (p_even < UNEVEN_LEVEL)[..., None]
     halves, p_values = [], []
     for variance, df in ((pooled, k * (n - 1)), (own, n - 1)):
         error = np.sqrt(variance / n) * np.ones_like(means)
@@ -182,21 +180,12 @@ def _intervals(y: Values, means: Values, alpha: float) -> tuple[Values, Values, 
     return half, p, is_uneven
 
 
-def _holm(p: Values) -> Values:
-    places = np.argsort(p, axis=1)
-    ordered = np.take_along_axis(p, places, axis=1) * np.arange(p.shape[1], 0, -1)
-    adjusted = np.minimum(np.maximum.accumulate(ordered, axis=1), 1.0)
-    out = np.empty_like(p)
-    np.put_along_axis(out, places, adjusted, axis=1)
-    return out
-
-
 def _outliers(y: Values, alpha: float) -> Flags:
     """Return which comparisons have a launch that stands apart."""
     away = y - np.median(y, axis=-1, keepdims=True)
-    scale = _NORMAL * np.median(np.abs(away), axis=(-1, -2), keepdims=True)
+    scale = NORMAL * np.median(np.abs(away), axis=(-1, -2), keepdims=True)
     limit = outlier_limit((y.shape[-1],) * y.shape[-2], alpha)
-    return np.asarray((np.abs(away) / np.maximum(scale, _FLOOR)).max(axis=-1) > limit)
+    return np.asarray((np.abs(away) / np.maximum(scale, FLOOR_SHARE)).max(axis=-1) > limit)
 
 
 def _drift(studies: Studies, alpha: float) -> tuple[Values, Values]:
@@ -220,9 +209,9 @@ def _drift(studies: Studies, alpha: float) -> tuple[Values, Values]:
 
 
 def simulate(
-    scenarios: Sequence[Scenario], n: int, seed: int, alpha: float, margin: float
+    truths: Sequence[Truth], n: int, seed: int, alpha: float, margin: float
 ) -> pd.DataFrame:
-    """Return a row per scenario: shares over ``n`` studies, each with its standard error.
+    """Return a row per truth: shares over ``n`` studies, each with its standard error.
 
     ``coverage`` of the true ratio by an interval (``worst_coverage``: at the prompt length
     where it is least); ``false_rate``: studies with any difference found (a false one where
@@ -232,29 +221,29 @@ def simulate(
     of those with a slow launch. Errors are over studies, whose comparisons are not independent.
     """
     rows = []
-    for number, scenario in enumerate(scenarios):
+    for number, truth in enumerate(truths):
         rng = np.random.default_rng([seed, number])
-        studies = draw(scenario, n, rng)
-        rows.append(_row(scenario, studies, judge(studies, alpha), alpha, margin))
+        studies = draw(truth, n, rng)
+        rows.append(_row(truth, studies, judge(studies, alpha), alpha, margin))
     return pd.DataFrame(rows)
 
 
 def _row(
-    scenario: Scenario, studies: Studies, judged: Judged, alpha: float, margin: float
+    truth: Truth, studies: Studies, judged: Judged, alpha: float, margin: float
 ) -> dict[str, Any]:
-    truth, bound = math.log(scenario.ratio), math.log1p(margin)
+    log_ratio, bound = math.log(truth.ratio), math.log1p(margin)
     same = (judged.lows >= -bound) & (judged.highs <= bound)
     apart = (judged.p_holm < alpha) & ((judged.lows > 0) | (judged.highs < 0))
     shown = apart & ~same
     slow = studies.is_slow[:, 1:].any(axis=-1)
     row: dict[str, Any] = {
-        "ratio": scenario.ratio,
-        "noise": scenario.noise,
-        "launches": scenario.launches,
-        "n_arms": scenario.n_arms,
+        "ratio": truth.ratio,
+        "noise": truth.noise,
+        "launches": truth.launches,
+        "n_arms": truth.n_arms,
     }
     shares = {
-        "coverage": (judged.lows <= truth) & (truth <= judged.highs),
+        "coverage": (judged.lows <= log_ratio) & (log_ratio <= judged.highs),
         "apart": apart,
         "shown": shown,
         "same": same,

@@ -20,7 +20,7 @@ from benchmarks.simulate import (
     SLOW_CHANCE,
     SLOW_FACTOR,
     UNEVEN,
-    Scenario,
+    Truth,
     simulate,
 )
 from benchmarks.simulate_costs import COSTS, CUTS, PULL_BYTES, simulate_fits
@@ -38,10 +38,10 @@ MISFITS = (0.0, 0.05)
 PAIR_SD = SD * math.sqrt(2)
 
 
-def scenarios() -> list[Scenario]:
-    """Return every scenario of the page: two arms each, and four arms for A/A."""
-    of_two = [Scenario(r, noise, n) for noise in NOISES for r in RATIOS for n in LAUNCHES]
-    return of_two + [Scenario(1.0, noise, n, 4) for noise in TARGETED for n in LAUNCHES]
+def truths() -> list[Truth]:
+    """Return the truth of every row of the page: two arms each, and four arms for A/A."""
+    of_two = [Truth(r, noise, n) for noise in NOISES for r in RATIOS for n in LAUNCHES]
+    return of_two + [Truth(1.0, noise, n, 4) for noise in TARGETED for n in LAUNCHES]
 
 
 def missed(rows: pd.DataFrame) -> list[str]:
@@ -277,12 +277,12 @@ def _binomial_error(share: float, n: int) -> float:
 def main() -> None:
     """Simulate and write the page."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--studies", type=int, default=20_000, help="per scenario")
+    parser.add_argument("--studies", type=int, default=20_000, help="of each truth")
     parser.add_argument("--fits", type=int, default=1000, help="per cost")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path("docs/statistics.md"))
     arguments = parser.parse_args()
-    rows = simulate(scenarios(), arguments.studies, arguments.seed, ALPHA, MARGIN)
+    rows = simulate(truths(), arguments.studies, arguments.seed, ALPHA, MARGIN)
     fits = simulate_fits(arguments.fits, arguments.seed, MISFITS, ALPHA)
     text = page(rows, fits, arguments.studies, arguments.fits, arguments.seed)
     write_text(text, arguments.out)

@@ -10,7 +10,7 @@ from typing import Any
 
 from synthetic import outcome, write_cell, write_manifest
 
-from kvroad.analysis.tables import PlannedCell
+from kvroad.analysis.tables import DesignCell
 
 _XFER, _POST = "vllm:nixl_xfer_time_seconds", "vllm:nixl_post_time_seconds"
 _BYTES, _DESCRIPTORS = "vllm:nixl_bytes_transferred", "vllm:nixl_num_descriptors"
@@ -64,7 +64,7 @@ class Load:
 
 def write_served(
     results: Path,
-    cell: PlannedCell,
+    cell: DesignCell,
     phases: Mapping[str, Load],
     *,
     order: int = 0,

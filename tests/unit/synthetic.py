@@ -11,18 +11,18 @@ from typing import Any
 
 import pandas as pd
 
-from kvroad.analysis.tables import METRICS, Design, PlannedCell, parse_design
+from kvroad.analysis.tables import METRICS, DesignCell, DesignFile, parse_design
 
 DESCRIPTORS = {4096: 2340, 8192: 2980, 16384: 4260}
 DESCRIPTOR_BYTES = 131072
 
 # Returns (post_us, xfer_us) of one pull.
-Times = Callable[[PlannedCell, str, int], tuple[float, float]]
+Times = Callable[[DesignCell, str, int], tuple[float, float]]
 
 
-def planned(arms: Sequence[str], prompts: Sequence[int], blocks: int) -> list[PlannedCell]:
+def planned(arms: Sequence[str], prompts: Sequence[int], blocks: int) -> list[DesignCell]:
     return [
-        PlannedCell(
+        DesignCell(
             cell=f"{arm}-p{tokens}-b{block}-0123456789ab",
             launch=f"{arm}-b{block}",
             arm=arm,
@@ -37,7 +37,7 @@ def planned(arms: Sequence[str], prompts: Sequence[int], blocks: int) -> list[Pl
     ]
 
 
-def design_data(cells: Sequence[PlannedCell], **changes: Any) -> dict[str, Any]:
+def design_data(cells: Sequence[DesignCell], **changes: Any) -> dict[str, Any]:
     data = {
         "study": "loopback",
         "study_name": "loopback",
@@ -64,7 +64,7 @@ def design_data(cells: Sequence[PlannedCell], **changes: Any) -> dict[str, Any]:
 
 def frames(
     arms: Mapping[str, Mapping[int, list[float]]], **changes: Any
-) -> tuple[pd.DataFrame, Design]:
+) -> tuple[pd.DataFrame, DesignFile]:
     """Return cells whose pull_ms are given per arm and prompt, and the design around them.
 
     Post is half the pull; ``changes`` overwrite columns of single cells by (arm, block).
@@ -102,13 +102,13 @@ def frames(
     return frame, design
 
 
-def write_design(path: Path, cells: Sequence[PlannedCell], **changes: Any) -> Path:
+def write_design(path: Path, cells: Sequence[DesignCell], **changes: Any) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(design_data(cells, **changes)))
     return path
 
 
-def pull_rows(cell: PlannedCell, times: Times, pulls: int, ranks: int = 1) -> list[dict[str, Any]]:
+def pull_rows(cell: DesignCell, times: Times, pulls: int, ranks: int = 1) -> list[dict[str, Any]]:
     n = DESCRIPTORS.get(cell.prompt_tokens, 100)
     phases = [("warmup", 2, 1), ("one_at_a_time", pulls, 1), ("in_flight", pulls, 4)]
     rows = []
@@ -177,7 +177,7 @@ def refused_outcome() -> dict[str, Any]:
 
 def write_cell(
     results: Path,
-    cell: PlannedCell,
+    cell: DesignCell,
     rows: Sequence[Mapping[str, Any]],
     *,
     order: int = 0,

@@ -15,7 +15,7 @@ from synthetic import design_data, frames, planned
 from kvroad.analysis.stats import contrasts_frame, launch_summary
 from kvroad.analysis.stats.drift import fit_drift
 from kvroad.analysis.stats.outliers import outlier_limit, robust_z
-from kvroad.analysis.tables import METRICS, Design, common_grid, grid_of, parse_design
+from kvroad.analysis.tables import METRICS, DesignFile, common_grid, grid_of, parse_design
 from kvroad.analysis.verdict import flag_notes, verdict_frame
 
 PROMPTS = (4096, 8192, 16384)
@@ -32,7 +32,7 @@ def noisy(
     }
 
 
-def rows_of(cells: pd.DataFrame, design: Design, metric: str = "pull_ms") -> pd.DataFrame:
+def rows_of(cells: pd.DataFrame, design: DesignFile, metric: str = "pull_ms") -> pd.DataFrame:
     contrasts = contrasts_frame(cells, design)
     return contrasts[contrasts["metric"] == metric].set_index("prompt_tokens")
 
@@ -192,7 +192,7 @@ class TestClock:
 
 
 class TestWithheld:
-    def declared(self, cells: pd.DataFrame, **arms: list[str]) -> Design:
+    def declared(self, cells: pd.DataFrame, **arms: list[str]) -> DesignFile:
         design = planned(["shm", "tcp"], list(PROMPTS), 4)
         facts = {
             arm: {"declares": names, "series": arm, "operation": "read"}

@@ -10,7 +10,7 @@ import pytest
 from synthetic import planned, pull_rows, refused_outcome, write_cell, write_design
 
 from kvroad.analysis import cost_model, stats, tables, verdict
-from kvroad.analysis.tables import PlannedCell
+from kvroad.analysis.tables import DesignCell
 from kvroad.analysis.verdict import claims
 from kvroad.publish import figures
 from kvroad.publish import page as report
@@ -55,7 +55,7 @@ class Page(HTMLParser):
             self.paragraphs[-1] += data
 
 
-def times(cell: PlannedCell, phase: str, pull: int) -> tuple[float, float]:
+def times(cell: DesignCell, phase: str, pull: int) -> tuple[float, float]:
     xfer = 1000.0 * (10 + cell.block + pull / 7) * (3 if cell.arm == "tcp" else 1)
     return xfer / 2, xfer
 

@@ -14,7 +14,7 @@ from synthetic import planned, write_design
 
 from kvroad.analysis import cost_model, stats, tables, verdict
 from kvroad.analysis.cost_model import as_moved
-from kvroad.analysis.tables import PlannedCell
+from kvroad.analysis.tables import DesignCell
 from kvroad.analysis.verdict import claims
 from kvroad.publish import figures
 from kvroad.publish import page as report
@@ -39,19 +39,19 @@ GUIDE = [
 ]
 
 
-def layout_of(cell: PlannedCell) -> dict[str, int]:
+def layout_of(cell: DesignCell) -> dict[str, int]:
     factor = 4 if cell.variant == "b16" else 1
     n = PIECES[cell.prompt_tokens] * factor
     size = PIECE_BYTES // factor
     return {"descriptors": n, "descriptor_bytes": size, "bytes": n * size}
 
 
-def moved_of(cell: PlannedCell) -> float:
+def moved_of(cell: DesignCell) -> float:
     share = 1.0 if cell.variant == "b16" else MERGED
     return layout_of(cell)["descriptors"] * share
 
 
-def phases_of(cell: PlannedCell) -> dict[str, Load]:
+def phases_of(cell: DesignCell) -> dict[str, Load]:
     loads = {}
     wobble = 1 + WOBBLE[cell.block] * (1 if cell.transport == "roce" else -0.5)
     ttft_s = 0.2 + 1e-3 * EXTRA[cell.arm] * wobble + cell.prompt_tokens * 1e-5

@@ -11,7 +11,7 @@ from served import Load, write_served
 from synthetic import frames, planned
 
 from kvroad.analysis import stats
-from kvroad.analysis.tables import PlannedCell, statistic_of
+from kvroad.analysis.tables import DesignCell, statistic_of
 from kvroad.analysis.tables.cells import cells_table, pulls_table, read_cells
 from kvroad.analysis.tables.metrics import METRICS
 
@@ -36,7 +36,7 @@ WARMUP = Load(transfers=3, xfer_s=90.0, post_s=90.0, requests=[(0, 5, 9)] * 3)
 PHASES = {"warmup": WARMUP, "one_at_a_time": ONE, "in_flight": FLIGHT}
 
 
-def cells_of(folder: Path, cells: list[PlannedCell]) -> pd.DataFrame:
+def cells_of(folder: Path, cells: list[DesignCell]) -> pd.DataFrame:
     folders = read_cells(cells, folder)
     return cells_table(folders, pulls_table(folders), is_served=True).set_index("cell")
 

@@ -13,7 +13,7 @@ import pytest
 from synthetic import frames
 
 from benchmarks import simulate
-from benchmarks.simulate import NOISES, Scenario, draw, judge
+from benchmarks.simulate import NOISES, Truth, draw, judge
 from benchmarks.simulate_costs import simulate_fits
 from kvroad.analysis.stats import contrasts_frame
 
@@ -37,7 +37,7 @@ def benchmark():
 @pytest.mark.parametrize("noise", NOISES)
 @pytest.mark.parametrize("launches", [4, 6])
 def test_a_study_is_judged_as_by_the_product(noise: str, launches: int) -> None:
-    studies = draw(Scenario(1.02, noise, launches, n_arms=3), 6, np.random.default_rng(8))
+    studies = draw(Truth(1.02, noise, launches, n_arms=3), 6, np.random.default_rng(8))
     judged = judge(studies, 0.05)
     arms = ("shm", "a", "b")
     for i in range(len(studies.logs)):
@@ -76,8 +76,8 @@ def test_the_order_is_that_of_the_design() -> None:
 
 
 def test_the_targets_are_met_in_small(benchmark) -> None:
-    scenarios = [Scenario(r, noise, n) for noise in NOISES for r in (1.0, 1.15) for n in (4, 10)]
-    rows = simulate.simulate(scenarios, N, 2, 0.05, 0.05)
+    truths = [Truth(r, noise, n) for noise in NOISES for r in (1.0, 1.15) for n in (4, 10)]
+    rows = simulate.simulate(truths, N, 2, 0.05, 0.05)
     assert benchmark.missed(rows) == []
     large = rows[(rows["ratio"] == 1.15) & (rows["noise"] == "normal")]
     assert large["shown"].min() > 0.99
@@ -86,7 +86,7 @@ def test_the_targets_are_met_in_small(benchmark) -> None:
 
 
 def test_a_missed_target_is_said(benchmark) -> None:
-    rows = simulate.simulate([Scenario(1.0, n, 4) for n in NOISES], 400, 2, 0.05, 0.05)
+    rows = simulate.simulate([Truth(1.0, n, 4) for n in NOISES], 400, 2, 0.05, 0.05)
     rows.loc[rows["noise"] == "normal", ["coverage", "false_rate"]] = [0.90, 0.10]
     rows.loc[rows["noise"] == "slow launches", "outlier_flag"] = 0.0
     assert [text.split(":")[0] for text in benchmark.missed(rows)] == [
@@ -97,7 +97,7 @@ def test_a_missed_target_is_said(benchmark) -> None:
 
 
 def test_errors_count_studies_and_not_comparisons() -> None:
-    rows = simulate.simulate([Scenario(1.0, "normal", 4)], N, 2, 0.05, 0.05)
+    rows = simulate.simulate([Truth(1.0, "normal", 4)], N, 2, 0.05, 0.05)
     error = rows.loc[0, "false_rate_error"]
     rate = rows.loc[0, "false_rate"]
     assert error == pytest.approx(math.sqrt(rate * (1 - rate) / N), rel=0.01)
@@ -106,7 +106,7 @@ def test_errors_count_studies_and_not_comparisons() -> None:
 def test_the_page_that_is_published_is_of_the_command_it_names(benchmark) -> None:
     page = (REPOSITORY / "docs" / "statistics.md").read_text()
     assert "python benchmarks/statistics.py --studies 20000 --fits 1000 --seed 1" in page
-    rows = simulate.simulate(benchmark.scenarios(), 60, 1, 0.05, 0.05)
+    rows = simulate.simulate(benchmark.truths(), 60, 1, 0.05, 0.05)
     fits = simulate_fits(3, 1, benchmark.MISFITS, 0.05)
     small = benchmark.page(rows, fits, 60, 3, 1)
     headings = [line for line in small.splitlines() if line.startswith("#")]
@@ -116,7 +116,7 @@ def test_the_page_that_is_published_is_of_the_command_it_names(benchmark) -> Non
 
 @pytest.mark.slow
 def test_the_page_is_what_its_command_writes(benchmark) -> None:
-    rows = simulate.simulate(benchmark.scenarios(), 20_000, 1, benchmark.ALPHA, benchmark.MARGIN)
+    rows = simulate.simulate(benchmark.truths(), 20_000, 1, benchmark.ALPHA, benchmark.MARGIN)
     fits = simulate_fits(1000, 1, benchmark.MISFITS, benchmark.ALPHA)
     page = (REPOSITORY / "docs" / "statistics.md").read_text()
     assert benchmark.page(rows, fits, 20_000, 1000, 1) == page

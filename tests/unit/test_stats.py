@@ -100,7 +100,7 @@ def test_welch_is_scipy_s() -> None:
 
 def test_holm_by_hand() -> None:
     p = pd.Series([0.04, 0.01, math.nan, 0.03])
-    adjusted = holm(p)
+    adjusted = pd.Series(holm(p.to_numpy()))
     assert adjusted.dropna().tolist() == pytest.approx([0.06, 0.03, 0.06])
     assert math.isnan(adjusted[2])
 

@@ -21,21 +21,21 @@ from synthetic import (
 )
 
 from kvroad.analysis import tables
-from kvroad.analysis.tables import PlannedCell, cells_frame, parse_design, pulls_frame, read_design
-from kvroad.analysis.tables.metrics import REPLAY_METRICS
+from kvroad.analysis.tables import DesignCell, cells_frame, parse_design, pulls_frame, read_design
+from kvroad.analysis.tables.metrics import METRICS
 from kvroad.errors import UserError
 
 
-def constant(cell: PlannedCell, phase: str, pull: int) -> tuple[float, float]:
+def constant(cell: DesignCell, phase: str, pull: int) -> tuple[float, float]:
     return 1000.0, 4000.0
 
 
 @pytest.fixture
-def one() -> PlannedCell:
+def one() -> DesignCell:
     return planned(["shm"], [4096], 1)[0]
 
 
-def test_launch_values_are_medians_of_their_own_phase(tmp_path: Path, one: PlannedCell) -> None:
+def test_launch_values_are_medians_of_their_own_phase(tmp_path: Path, one: DesignCell) -> None:
     xfers = {"warmup": [90e3, 80e3], "one_at_a_time": [3000, 5000, 4000], "in_flight": [7e3] * 3}
     rows = pull_rows(one, lambda _, phase, pull: (1000, xfers[phase][pull]), pulls=3)
     write_cell(tmp_path, one, rows)
@@ -49,7 +49,7 @@ def test_launch_values_are_medians_of_their_own_phase(tmp_path: Path, one: Plann
     assert (row["n_pulls"], row["n_dropped"]) == (6, 0)
 
 
-def test_ranks_are_rows_of_one_median(tmp_path: Path, one: PlannedCell) -> None:
+def test_ranks_are_rows_of_one_median(tmp_path: Path, one: DesignCell) -> None:
     rows = pull_rows(one, constant, pulls=1, ranks=3)
     for row in rows:
         row["xfer_us"] = [2000.0, 9000.0, 4000.0][row["rank"]]
@@ -58,7 +58,7 @@ def test_ranks_are_rows_of_one_median(tmp_path: Path, one: PlannedCell) -> None:
     assert set(pulls_frame([one], tmp_path)["rank"]) == {0, 1, 2}
 
 
-def test_warm_up_is_kept_and_marked(tmp_path: Path, one: PlannedCell) -> None:
+def test_warm_up_is_kept_and_marked(tmp_path: Path, one: DesignCell) -> None:
     write_cell(tmp_path, one, pull_rows(one, constant, pulls=2))
     pulls = pulls_frame([one], tmp_path, study="loopback")
     assert pulls.groupby("phase")["is_warmup"].all().to_dict() == {
@@ -83,7 +83,7 @@ def test_warm_up_is_kept_and_marked(tmp_path: Path, one: PlannedCell) -> None:
     ],
 )
 def test_bad_rows_are_dropped_and_counted(
-    tmp_path: Path, one: PlannedCell, change: dict[str, object], reason: str
+    tmp_path: Path, one: DesignCell, change: dict[str, object], reason: str
 ) -> None:
     rows = pull_rows(one, constant, pulls=4)
     bad = next(row for row in rows if row["phase"] == "one_at_a_time")
@@ -95,20 +95,20 @@ def test_bad_rows_are_dropped_and_counted(
     assert (row["n_pulls"], row["n_dropped"], row["pull_ms"]) == (8, 1, 4.0)
 
 
-def test_post_equal_to_transfer_is_no_error(tmp_path: Path, one: PlannedCell) -> None:
+def test_post_equal_to_transfer_is_no_error(tmp_path: Path, one: DesignCell) -> None:
     write_cell(tmp_path, one, pull_rows(one, lambda *_: (28489, 28489), pulls=2))
     row = cells_frame([one], tmp_path).iloc[0]
     assert (row["after_post_ms"], row["n_dropped"]) == (0.0, 0)
 
 
-def test_unproven_cells_carry_no_number(tmp_path: Path, one: PlannedCell) -> None:
+def test_unproven_cells_carry_no_number(tmp_path: Path, one: DesignCell) -> None:
     write_cell(tmp_path, one, pull_rows(one, constant, pulls=2), result=refused_outcome())
     pulls = pulls_frame([one], tmp_path)
     assert len(pulls) == 6
     assert set(pulls["drop_reason"]) == {"cell not proven"}
     assert set(pulls["outcome"]) == {"refused"}
     row = cells_frame([one], tmp_path).iloc[0]
-    assert row[[m.name for m in REPLAY_METRICS]].isna().all()
+    assert row[[m.name for m in METRICS if m.of_pulls]].isna().all()
     assert row["road_seen"] == "tcp"
     assert row["road_expected"] == "rc_mlx5, rc_verbs"
 
@@ -147,7 +147,7 @@ def _remove_pulls(raw: Path) -> None:
 
 @pytest.mark.parametrize("damage", [_edit_pulls, _remove_manifest, _remove_pulls])
 def test_raw_folder_unlike_its_manifest_does_not_exist(
-    tmp_path: Path, one: PlannedCell, damage: Callable[[Path], None]
+    tmp_path: Path, one: DesignCell, damage: Callable[[Path], None]
 ) -> None:
     folder = write_cell(tmp_path, one, pull_rows(one, constant, pulls=1))
     damage(folder / "raw")
@@ -157,7 +157,7 @@ def test_raw_folder_unlike_its_manifest_does_not_exist(
     assert pd.isna(row["pull_ms"])
 
 
-def test_refusal_without_raw_files_stays_a_refusal(tmp_path: Path, one: PlannedCell) -> None:
+def test_refusal_without_raw_files_stays_a_refusal(tmp_path: Path, one: DesignCell) -> None:
     folder = tmp_path / "cells" / one.cell
     folder.mkdir(parents=True)
     (folder / "outcome.json").write_text(json.dumps(refused_outcome()))
@@ -245,7 +245,7 @@ def test_parquet_and_csv_hold_the_same_cells(tmp_path: Path) -> None:
     assert parquet["attempt"].tolist()[0] == 1
 
 
-def test_witnesses_are_a_row_each(tmp_path: Path, one: PlannedCell) -> None:
+def test_witnesses_are_a_row_each(tmp_path: Path, one: DesignCell) -> None:
     count = {"name": "use_counts", "status": "unavailable", "expected": "", "seen": ""}
     table = outcome()["witnesses"][0]
     write_cell(tmp_path, one, [], result=outcome(witnesses=[table, count]))

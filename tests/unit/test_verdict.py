@@ -12,8 +12,8 @@ import pytest
 from synthetic import design_data, planned, pull_rows, refused_outcome, write_cell, write_design
 
 from kvroad.analysis import stats, tables, verdict
-from kvroad.analysis.tables import Design, PlannedCell, parse_design
-from kvroad.analysis.tables.metrics import REPLAY_METRICS
+from kvroad.analysis.tables import DesignCell, DesignFile, parse_design
+from kvroad.analysis.tables.metrics import METRICS
 from kvroad.analysis.verdict import launches_needed, number, ratio_text, verdict_frame
 from kvroad.analysis.verdict.sentences import refusal_text
 from kvroad.analysis.words import interval
@@ -66,7 +66,7 @@ CELLS = pd.DataFrame(
 )
 
 
-def design() -> Design:
+def design() -> DesignFile:
     return parse_design(design_data(planned(["shm", "tcp"], [4096], 1)))
 
 
@@ -213,7 +213,7 @@ def test_refusal_text_names_roads_and_place() -> None:
     )
 
 
-def times(cell: PlannedCell, phase: str, pull: int) -> tuple[float, float]:
+def times(cell: DesignCell, phase: str, pull: int) -> tuple[float, float]:
     xfer = 1000.0 * (10 + cell.block) * (3 if cell.arm == "tcp" else 1) * (1 + pull / 100)
     # A third prompt-dependent digit keeps the launches from being equal in log ratio.
     xfer *= 1 + 0.001 * ((cell.block * 7 + cell.prompt_tokens // 4096) % 5)
@@ -274,7 +274,7 @@ def test_json_is_plain_and_versioned(tmp_path: Path) -> None:
     assert data["schema"] == "kvroad.verdict/1"
     assert data["cells"] == {"proven": 24}
     assert data["overrides"] == ["workload.pulls=3"]
-    assert len(data["rows"]) == 3 * len(REPLAY_METRICS)
+    assert len(data["rows"]) == 3 * len([m for m in METRICS if m.of_pulls])
     assert data["rows"][0]["n_pairs"] == 4
     assert data["rows"][0]["launches_needed"] is None
     assert data["quoted"] is None

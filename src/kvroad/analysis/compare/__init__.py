@@ -27,9 +27,17 @@ from kvroad.analysis.compare.differences import Difference
 from kvroad.analysis.compare.differences import differences as find_differences
 from kvroad.analysis.saved_study import SavedStudy
 from kvroad.analysis.stats import contrasts_frame
-from kvroad.analysis.tables import IN_FLIGHT, METRICS, ArmFacts, Design, Metric, PlannedCell, metric
+from kvroad.analysis.tables import (
+    IN_FLIGHT,
+    METRICS,
+    ArmFacts,
+    DesignCell,
+    DesignFile,
+    Metric,
+    metric,
+)
 from kvroad.analysis.verdict import records, verdict_frame
-from kvroad.errors import UserError, nearest
+from kvroad.errors import UserError
 
 __all__ = [
     "NONE_BEYOND",
@@ -128,11 +136,6 @@ def compare(
 def _metrics(names: Sequence[str] | None) -> list[Metric]:
     if names is None:
         return default_metrics()
-    known = [m.name for m in METRICS]
-    for name in names:
-        if name not in known:
-            allowed = ", ".join(known)
-            raise UserError(f"unknown metric {name!r}{nearest(name, known)} (allowed: {allowed})")
     return [metric(name) for name in names]
 
 
@@ -189,7 +192,7 @@ def _contrasts(
     together = pd.concat(parts, ignore_index=True)
     claims = first.settings.get("claims") or {}
     declares = frozenset({"engine.nixl_version", *_environment_keys(together)})
-    design = Design(
+    design = DesignFile(
         study="comparison",
         study_name="comparison",
         baseline=f"{pairs[0][0]} in {pairs[0][2]}",
@@ -224,9 +227,9 @@ def _is_planned(row: pd.Series[Any], cells: Mapping[str, pd.DataFrame]) -> bool:
     return all(sides)
 
 
-def _planned(row: Mapping[str, Any]) -> PlannedCell:
+def _planned(row: Mapping[str, Any]) -> DesignCell:
     texts = {name: str(row.get(name, "")) for name in ("cell", "arm", "transport", "variant")}
-    return PlannedCell(
+    return DesignCell(
         launch=str(row.get("launch", row["cell"])),
         prompt_tokens=int(row["prompt_tokens"]),
         block=int(row["block"]),

@@ -21,7 +21,7 @@ from kvroad.analysis.cost_model.tables import (
     points_frame,
     series_of,
 )
-from kvroad.analysis.tables import Design, read_design, write_table
+from kvroad.analysis.tables import DesignFile, read_design, write_table
 
 __all__ = [
     "FITS",
@@ -60,7 +60,7 @@ class CostTables:
     curves: pd.DataFrame
 
 
-def cost_tables(cells: pd.DataFrame, design: Design) -> CostTables:
+def cost_tables(cells: pd.DataFrame, design: DesignFile) -> CostTables:
     """Fit every series of a study and return its tables."""
     series = [one for measure in MEASURES for one in series_of(cells, design, measure)]
     return CostTables(

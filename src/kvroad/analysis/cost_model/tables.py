@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from kvroad.analysis.cost_model.fit import PARAMETERS, Fit, Launches, Values, fit_cost, terms
-from kvroad.analysis.tables import Design
+from kvroad.analysis.tables import DesignFile
 
 __all__ = [
     "FITS",
@@ -159,7 +159,7 @@ def as_moved(cells: pd.DataFrame) -> pd.DataFrame:
     return fitted
 
 
-def series_of(cells: pd.DataFrame, design: Design, measure: str) -> list[Series]:
+def series_of(cells: pd.DataFrame, design: DesignFile, measure: str) -> list[Series]:
     """Return the series of a study with their fits, in the order of its arms.
 
     A series is what has one road, operation and set of options; its arms differ in block

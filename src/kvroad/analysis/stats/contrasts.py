@@ -25,7 +25,7 @@ from kvroad.analysis.stats.hosts import hosts_of, is_host_dependent, listed_host
 from kvroad.analysis.stats.pairs import Sample, find_sample
 from kvroad.analysis.stats.rounding import grid_step, half_step, time_of
 from kvroad.analysis.stats.summary import centre
-from kvroad.analysis.tables import Design, Metric, margin, metrics_of, statistic_of
+from kvroad.analysis.tables import DesignFile, Metric, margin, metrics_of, statistic_of
 from kvroad.study.serving import AGGREGATED
 
 __all__ = ["CONTRAST_COLUMNS", "contrasts_frame"]
@@ -83,7 +83,7 @@ CONTRAST_COLUMNS = [
 ]
 
 
-def contrasts_frame(cells: pd.DataFrame, design: Design) -> pd.DataFrame:
+def contrasts_frame(cells: pd.DataFrame, design: DesignFile) -> pd.DataFrame:
     """Return one row per contrast, metric and prompt length of both arms, in the design's order.
 
     ``ratio`` is arm over baseline from paired log ratios, variance pooled over prompt lengths
@@ -95,6 +95,9 @@ def contrasts_frame(cells: pd.DataFrame, design: Design) -> pd.DataFrame:
     ``sd`` and ``drift`` (the change from the first to the last launch); on it, an interval
     inside ``same_low``..``same_high`` is inside the margin. ``withheld`` names a difference
     between the arms that neither declares; then nothing is compared.
+
+    Others build on this name and on `CONTRAST_COLUMNS`: a column may be added behind them,
+    none goes or changes what it means.
     """
     rows = []
     for names in design.contrasts:
@@ -106,19 +109,19 @@ def contrasts_frame(cells: pd.DataFrame, design: Design) -> pd.DataFrame:
             rows += _metric_rows(samples, metric, design, names)
     frame = pd.DataFrame(rows, columns=CONTRAST_COLUMNS)
     by_metric = frame.groupby("metric", sort=False)["p_value"]
-    frame["p_holm"] = by_metric.transform(holm)
+    frame["p_holm"] = by_metric.transform(lambda p: pd.Series(holm(p.to_numpy()), p.index))
     frame["n_comparisons"] = by_metric.transform("count").astype("int64")
     return frame
 
 
-def _has_none(names: tuple[str, str], design: Design) -> bool:
+def _has_none(names: tuple[str, str], design: DesignFile) -> bool:
     """Return whether one of two arms is served by an engine alone, which transfers nothing."""
     alone = {cell.arm for cell in design.cells if cell.transport == AGGREGATED}
     return not alone.isdisjoint(names)
 
 
 def _metric_rows(
-    samples: Mapping[int, Sample], metric: Metric, design: Design, names: tuple[str, str]
+    samples: Mapping[int, Sample], metric: Metric, design: DesignFile, names: tuple[str, str]
 ) -> list[dict[str, Any]]:
     samples = {p: _with_values(sample, metric) for p, sample in samples.items()}
     refusals = {p: _no_ratio_because(sample, metric) for p, sample in samples.items()}
@@ -221,7 +224,7 @@ def _row(
     flags: Flags | None,
     steps: tuple[float, float],
     refusal: str,
-    design: Design,
+    design: DesignFile,
 ) -> dict[str, Any]:
     arm, baseline = _values(sample, metric)
     centres = centre(arm, metric), centre(baseline, metric)
@@ -313,7 +316,9 @@ def _is_quantised(
     return bool(added > max(_NOTED_SHARE * (tested.high - tested.low) / 2, least))
 
 
-def _same(sample: Sample, metric: Metric, design: Design, *, is_ratio: bool) -> dict[str, float]:
+def _same(
+    sample: Sample, metric: Metric, design: DesignFile, *, is_ratio: bool
+) -> dict[str, float]:
     share = margin(design.margins, metric)
     if is_ratio:
         return {"margin": share, "same_low": 1 / (1 + share), "same_high": 1 + share}

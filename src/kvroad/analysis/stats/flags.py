@@ -18,7 +18,7 @@ from kvroad.analysis.tables import Metric
 __all__ = ["Flags", "find_flags"]
 
 # Deviations below a thousandth of a value are nothing to flag, however still the others are.
-_FLOOR_SHARE = 1e-3
+FLOOR_SHARE = 1e-3
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def _outliers(
             ]
             owners += [(tokens, (arm,)), (tokens, (baseline,))]
     pulls = [s.baseline[metric.pull].mean() for s in samples.values() if len(s.baseline)]
-    floor = _FLOOR_SHARE * (1.0 if is_log else float(np.mean(pulls)) if pulls else 0.0)
+    floor = FLOOR_SHARE * (1.0 if is_log else float(np.mean(pulls)) if pulls else 0.0)
     limit = outlier_limit(tuple(len(g) for g in groups), alpha)
     found: dict[int, tuple[str, ...]] = dict.fromkeys(samples, ())
     for (tokens, own), z in zip(owners, robust_z(groups, floor), strict=True):

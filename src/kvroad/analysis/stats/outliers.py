@@ -12,7 +12,7 @@ from kvroad.analysis.stats.estimates import Values
 __all__ = ["outlier_limit", "robust_z"]
 
 # Makes the median absolute deviation of normal values their standard deviation.
-_NORMAL = 1.4826
+NORMAL = 1.4826
 _DRAWS = 4000
 _SEED = 1979
 # Two values are as far from their median as each other: neither stands apart.
@@ -29,7 +29,7 @@ def robust_z(groups: Sequence[Values], floor: float) -> list[Values]:
     told = [d for d in distances if len(d) >= _LEAST]
     if not told:
         return distances
-    scale = max(_NORMAL * float(np.median(np.abs(np.concatenate(told)))), floor)
+    scale = max(NORMAL * float(np.median(np.abs(np.concatenate(told)))), floor)
     return [d / scale if scale > 0 else d for d in distances]
 
 
@@ -47,5 +47,5 @@ def outlier_limit(sizes: tuple[int, ...], alpha: float) -> float:
     draws = [rng.normal(size=(_DRAWS, n)) for n in sizes]
     away = [np.abs(y - np.median(y, axis=1, keepdims=True)) for y in draws]
     every = np.concatenate(away, axis=1)
-    z = every.max(axis=1) / (_NORMAL * np.median(every, axis=1))
+    z = every.max(axis=1) / (NORMAL * np.median(every, axis=1))
     return float(np.quantile(z, 1 - alpha))

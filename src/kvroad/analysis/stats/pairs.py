@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from kvroad.analysis.stats.hosts import hosts_of
-from kvroad.analysis.tables import Design
+from kvroad.analysis.tables import DesignFile
 
 __all__ = ["Sample", "find_sample"]
 
@@ -53,7 +53,7 @@ class Sample:
 
 
 def find_sample(
-    cells: pd.DataFrame, design: Design, names: tuple[str, str], prompt_tokens: int
+    cells: pd.DataFrame, design: DesignFile, names: tuple[str, str], prompt_tokens: int
 ) -> Sample:
     """Pair the proven launches of two arms by block where run, boot and versions agree.
 

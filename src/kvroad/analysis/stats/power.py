@@ -21,7 +21,8 @@ __all__ = [
     "spread_of_summary",
 ]
 
-# Places at which the distribution of the estimated spread is summed.
+# Places at which the distribution of the estimated spread is summed. The noncentral t of
+# scipy.special (1.17) is no way round it: it is NaN where the chance is near one.
 _PLACES = 2000
 
 

@@ -17,8 +17,8 @@ from kvroad.analysis.tables.cells import (
 from kvroad.analysis.tables.clock_grid import common_grid, grid_of
 from kvroad.analysis.tables.design_file import (
     ArmFacts,
-    Design,
-    PlannedCell,
+    DesignCell,
+    DesignFile,
     Quoted,
     margin,
     parse_design,
@@ -47,9 +47,9 @@ __all__ = [
     "NOT_PROVEN",
     "ONE_AT_A_TIME",
     "ArmFacts",
-    "Design",
+    "DesignCell",
+    "DesignFile",
     "Metric",
-    "PlannedCell",
     "Quoted",
     "build",
     "cells_frame",

@@ -13,7 +13,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.json as pa_json
 
-from kvroad.analysis.tables.design_file import PlannedCell
+from kvroad.analysis.tables.design_file import DesignCell
 from kvroad.analysis.tables.metrics import WARMUP
 from kvroad.errors import UserError
 from kvroad.evidence.scan import LineScan
@@ -55,7 +55,7 @@ _NULLABLE = {pa.int64(): pd.Int64Dtype(), pa.bool_(): pd.BooleanDtype()}
 class CellFolder:
     """What a cell folder says; ``defect`` is why its raw files are not read, or empty."""
 
-    planned: PlannedCell
+    planned: DesignCell
     identity: dict[str, Any] = field(default_factory=dict)
     outcome: dict[str, Any] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
@@ -74,7 +74,7 @@ class CellFolder:
         return str(self.outcome.get("outcome", "not measured"))
 
 
-def read_cell(planned: PlannedCell, results_dir: Path) -> CellFolder:
+def read_cell(planned: DesignCell, results_dir: Path) -> CellFolder:
     """Read one planned cell's folder below ``results_dir/cells``; an absent one is empty.
 
     Raises

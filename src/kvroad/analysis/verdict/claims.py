@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from kvroad.analysis.cost_model import as_moved, read_tables
-from kvroad.analysis.tables import METRICS, Design, margin, metric, read_design, write_table
+from kvroad.analysis.tables import METRICS, DesignFile, margin, metric, read_design, write_table
 from kvroad.analysis.words import interval, percent, ratio_text, records, tokens_text
 
 __all__ = ["CLAIM_COLUMNS", "WORDS", "build", "claims_frame"]
@@ -29,7 +29,7 @@ class _Finding:
 
 
 def claims_frame(
-    verdict: pd.DataFrame, cells: pd.DataFrame, points: pd.DataFrame, design: Design
+    verdict: pd.DataFrame, cells: pd.DataFrame, points: pd.DataFrame, design: DesignFile
 ) -> pd.DataFrame:
     """Return a row per published claim: ``published``, ``measured``, and one of `WORDS`.
 
@@ -53,7 +53,7 @@ def _row(
     verdict: pd.DataFrame,
     cells: pd.DataFrame,
     points: pd.DataFrame,
-    design: Design,
+    design: DesignFile,
 ) -> dict[str, Any]:
     rows = _contrasts(verdict, claim["metric"], claim["arm"], claim.get("baseline", ""))
     shares = _shares(points, cells, design, claim["arm"]) if "share_above" in claim else []
@@ -87,7 +87,7 @@ def _contrasts(verdict: pd.DataFrame, what: str, arm: str, baseline: str) -> lis
 
 
 def _shares(
-    points: pd.DataFrame, cells: pd.DataFrame, design: Design, arm: str
+    points: pd.DataFrame, cells: pd.DataFrame, design: DesignFile, arm: str
 ) -> list[dict[str, Any]]:
     """Return the operations' share of an arm's pulls, a row per prompt length."""
     own = cells[(cells["arm"] == arm) & (cells["outcome"] == "proven")]
@@ -102,7 +102,7 @@ def _shares(
     )
 
 
-def _mismatch(claim: Mapping[str, Any], cells: pd.DataFrame, design: Design) -> _Finding | None:
+def _mismatch(claim: Mapping[str, Any], cells: pd.DataFrame, design: DesignFile) -> _Finding | None:
     """Say in what the study differs from the publication's setup; None where in nothing."""
     wanted = {
         **(design.quoted.setup.get("match", {}) if design.quoted else {}),
@@ -125,7 +125,7 @@ def _judge(
     claim: Mapping[str, Any],
     rows: list[dict[str, Any]],
     shares: list[dict[str, Any]],
-    design: Design,
+    design: DesignFile,
 ) -> _Finding:
     if "share_above" in claim:
         return _judge_share(float(claim["share_above"]), shares)
@@ -149,7 +149,9 @@ def _judge(
     )
 
 
-def _judge_ratio(claim: Mapping[str, Any], rows: list[dict[str, Any]], design: Design) -> _Finding:
+def _judge_ratio(
+    claim: Mapping[str, Any], rows: list[dict[str, Any]], design: DesignFile
+) -> _Finding:
     share = margin(design.margins, metric(claim["metric"]))
     low, high = claim["ratio"][0] / (1 + share), claim["ratio"][1] * (1 + share)
     limits = (
@@ -181,7 +183,7 @@ def _at(rows: list[dict[str, Any]]) -> str:
     return f"at {' and '.join(tokens)} tokens"
 
 
-def _published(claim: Mapping[str, Any], design: Design) -> str:
+def _published(claim: Mapping[str, Any], design: DesignFile) -> str:
     if "share_above" in claim:
         return f"more than {percent(float(claim['share_above']))} of the pull"
     ratios = design.quoted.ratios.get(claim["metric"], {}) if design.quoted else {}

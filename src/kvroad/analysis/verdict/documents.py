@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from kvroad.analysis.stats import launch_summary
-from kvroad.analysis.tables import Design, Metric, metrics_of
+from kvroad.analysis.tables import DesignFile, Metric, metrics_of
 from kvroad.analysis.verdict.notes import flag_notes, launch_value, order_note, warmup_note
 from kvroad.analysis.verdict.sentences import Entry, because, contrast_entry, refusal_text
 from kvroad.analysis.verdict.serving import (
@@ -61,14 +61,14 @@ class Block:
     lines: tuple[Line, ...]
 
 
-def blocks(verdict: pd.DataFrame, cells: pd.DataFrame, design: Design) -> list[Block]:
+def blocks(verdict: pd.DataFrame, cells: pd.DataFrame, design: DesignFile) -> list[Block]:
     """Return a table per metric: baselines at 1.00x, ratios or differences against them."""
     return [
         _block(verdict[verdict["metric"] == m.name], cells, m, design) for m in metrics_of(cells)
     ]
 
 
-def _block(rows: pd.DataFrame, cells: pd.DataFrame, metric: Metric, design: Design) -> Block:
+def _block(rows: pd.DataFrame, cells: pd.DataFrame, metric: Metric, design: DesignFile) -> Block:
     if metric.is_difference:
         return Block(metric, tuple(design.prompt_tokens), _difference_lines(rows, cells, design))
     lines = [] if design.contrasts else _lone_lines(cells, metric, design)
@@ -86,7 +86,9 @@ def _block(rows: pd.DataFrame, cells: pd.DataFrame, metric: Metric, design: Desi
     return Block(metric, tuple(design.prompt_tokens), (*lines, *_quoted_lines(metric, design)))
 
 
-def _difference_lines(rows: pd.DataFrame, cells: pd.DataFrame, design: Design) -> tuple[Line, ...]:
+def _difference_lines(
+    rows: pd.DataFrame, cells: pd.DataFrame, design: DesignFile
+) -> tuple[Line, ...]:
     """Return a line per arm with its own value, then the differences between arms.
 
     The value is that of the arm's contrast with the engine that serves alone, where the
@@ -115,7 +117,7 @@ def _by_place(rows: pd.DataFrame) -> dict[tuple[Any, ...], dict[str, Any]]:
     return {(r["arm"], r["baseline"], r["prompt_tokens"]): r for r in records(rows)}
 
 
-def _prompt_line(label: str, entries: dict[int, Entry], design: Design) -> Line:
+def _prompt_line(label: str, entries: dict[int, Entry], design: DesignFile) -> Line:
     return Line(label, tuple(entries.get(t, Entry("no value")) for t in design.prompt_tokens))
 
 
@@ -139,7 +141,7 @@ def _baseline_line(
     return Line(f"{baseline} (baseline)", tuple(entries), is_baseline=True)
 
 
-def _lone_lines(cells: pd.DataFrame, metric: Metric, design: Design) -> list[Line]:
+def _lone_lines(cells: pd.DataFrame, metric: Metric, design: DesignFile) -> list[Line]:
     """Return the values of arms that have nothing to be compared with."""
     return [
         Line(arm, tuple(entries.get(t, Entry("no value")) for t in design.prompt_tokens))
@@ -159,7 +161,7 @@ def _lone_values(cells: pd.DataFrame, arm: str, metric: str, alpha: float) -> di
     }
 
 
-def _quoted_lines(metric: Metric, design: Design) -> list[Line]:
+def _quoted_lines(metric: Metric, design: DesignFile) -> list[Line]:
     if design.quoted is None or metric.name not in design.quoted.ratios:
         return []
     ratios = design.quoted.ratios[metric.name]
@@ -171,7 +173,7 @@ def _quoted_lines(metric: Metric, design: Design) -> list[Line]:
     return [Line(label, entries, is_quoted=True)]
 
 
-def answers(verdict: pd.DataFrame, cells: pd.DataFrame, design: Design) -> list[str]:
+def answers(verdict: pd.DataFrame, cells: pd.DataFrame, design: DesignFile) -> list[str]:
     """Return a sentence per contrast on pull time, and one per arm on what a pull adds to TTFT."""
     pulls, alone = verdict[verdict["metric"] == "pull_ms"], alone_arms(design)
     arms = [arm for arm in design.shown_arms if arm not in alone]
@@ -189,7 +191,7 @@ def answers(verdict: pd.DataFrame, cells: pd.DataFrame, design: Design) -> list[
     return told or ["No number: nothing is transferred by any arm."]
 
 
-def _lone_answer(cells: pd.DataFrame, arm: str, design: Design) -> str:
+def _lone_answer(cells: pd.DataFrame, arm: str, design: DesignFile) -> str:
     values = _lone_values(cells, arm, "pull_ms", design.alpha)
     if not values:
         return f"No number for {arm}: {because(arm, cells)}"
@@ -227,7 +229,7 @@ def _words(rows: pd.DataFrame) -> str:
     return ", ".join(f"{word} at {' and '.join(tokens)}" for word, tokens in by_word.items())
 
 
-def markdown(verdict: pd.DataFrame, cells: pd.DataFrame, design: Design) -> str:
+def markdown(verdict: pd.DataFrame, cells: pd.DataFrame, design: DesignFile) -> str:
     """Return ``verdict.md``: the answer, a table per metric, refusals, how to read it."""
     lines = [f"# {design.study}: which road, at what cost", ""]
     lines += [text for answer in answers(verdict, cells, design) for text in (answer, "")]
@@ -249,7 +251,7 @@ def markdown(verdict: pd.DataFrame, cells: pd.DataFrame, design: Design) -> str:
     return "\n".join([*lines, *_reading_lines(cells, design)])
 
 
-def _counts_lines(cells: pd.DataFrame, design: Design) -> list[str]:
+def _counts_lines(cells: pd.DataFrame, design: DesignFile) -> list[str]:
     proven = int((cells["outcome"] == "proven").sum())
     dropped = int(cells.loc[cells["outcome"] == "proven", "n_dropped"].sum())
     line = f"{proven} of {len(cells)} cells proven; {dropped} pulls of proven cells dropped."
@@ -271,7 +273,7 @@ def _escape(text: str) -> str:
     return text.replace("|", "\\|")
 
 
-def _reading_lines(cells: pd.DataFrame, design: Design) -> list[str]:
+def _reading_lines(cells: pd.DataFrame, design: DesignFile) -> list[str]:
     lines = [
         "## How to read it",
         "",
@@ -288,7 +290,7 @@ def _reading_lines(cells: pd.DataFrame, design: Design) -> list[str]:
     return [*lines, ""]
 
 
-def verdict_json(verdict: pd.DataFrame, cells: pd.DataFrame, design: Design) -> dict[str, Any]:
+def verdict_json(verdict: pd.DataFrame, cells: pd.DataFrame, design: DesignFile) -> dict[str, Any]:
     """Return the object of ``verdict.json``.
 
     Fields: ``schema`` (``kvroad.verdict/1``), ``study``, ``study_name``, ``baseline``, ``alpha``,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from kvroad.analysis.tables import MAIN_METRICS, Design, metric
+from kvroad.analysis.tables import MAIN_METRICS, DesignFile, metric
 from kvroad.analysis.words import percent, records, tokens_text
 
 __all__ = ["flag_notes", "launch_value", "order_note", "warmup_note"]
@@ -78,7 +78,7 @@ def _drift_text(row: dict[str, object]) -> str:
     )
 
 
-def order_note(cells: pd.DataFrame, design: Design) -> str:
+def order_note(cells: pd.DataFrame, design: DesignFile) -> str:
     """Return whether the cells ran in the planned order, in how many runs and boots."""
     ran = cells[cells["executed_order"].notna()].sort_values("executed_order")
     if ran.empty:
@@ -98,7 +98,7 @@ def order_note(cells: pd.DataFrame, design: Design) -> str:
     )
 
 
-def _moved(ran: pd.DataFrame, design: Design) -> list[str]:
+def _moved(ran: pd.DataFrame, design: DesignFile) -> list[str]:
     """Return the cells that did not run in their planned place on their host."""
     moved = []
     for _, own in ran.groupby("host", dropna=False, sort=False):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from kvroad.analysis.tables import CACHE_CHECKS, NOT_CHECKED, Design
+from kvroad.analysis.tables import CACHE_CHECKS, NOT_CHECKED, DesignFile
 from kvroad.analysis.verdict.sentences import because
 from kvroad.analysis.words import limits, percent, records, tokens_text, value_text
 from kvroad.study.serving import AGGREGATED
@@ -18,23 +18,23 @@ EXTRA = "extra_ttft_ms"
 _WHOLE = 0.5
 
 
-def alone_arms(design: Design) -> list[str]:
+def alone_arms(design: DesignFile) -> list[str]:
     """Return the arms of one engine that serves alone."""
     return [arm for arm in design.shown_arms if _transport(arm, design) == AGGREGATED]
 
 
-def alone_of(arm: str, design: Design) -> str | None:
+def alone_of(arm: str, design: DesignFile) -> str | None:
     """Return the arm that an arm's extra time to first token is measured against, if any."""
     variants = {cell.arm: cell.variant for cell in design.cells}
     same = [name for name in alone_arms(design) if variants[name] == variants.get(arm)]
     return same[0] if same and arm not in alone_arms(design) else None
 
 
-def _transport(arm: str, design: Design) -> str:
+def _transport(arm: str, design: DesignFile) -> str:
     return next((cell.transport for cell in design.cells if cell.arm == arm), "")
 
 
-def extra_ttft(summary: pd.DataFrame, design: Design) -> list[dict[str, Any]]:
+def extra_ttft(summary: pd.DataFrame, design: DesignFile) -> list[dict[str, Any]]:
     """Return what pulling adds to the time to first token, a row per arm and prompt length.
 
     Each is the mean, with its t interval, over the blocks that have both launches: the arm's
@@ -63,7 +63,9 @@ def extra_ttft(summary: pd.DataFrame, design: Design) -> list[dict[str, Any]]:
     )
 
 
-def extra_answer(arm: str, rows: list[dict[str, Any]], cells: pd.DataFrame, design: Design) -> str:
+def extra_answer(
+    arm: str, rows: list[dict[str, Any]], cells: pd.DataFrame, design: DesignFile
+) -> str:
     """Say in a sentence what pulling over an arm adds to the time to first token.
 
     ``rows`` are those of `extra_ttft`.

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 from scipy.special import ndtri
 
-from kvroad.analysis.tables import Design, metric
+from kvroad.analysis.tables import DesignFile, metric
 from kvroad.analysis.verdict.sentences import sentence
 from kvroad.analysis.words import records
 
@@ -17,7 +17,7 @@ __all__ = ["VERDICT_COLUMNS", "launches_needed", "refusals", "verdict_frame"]
 VERDICT_COLUMNS = ("verdict", "launches_needed", "sentence")
 
 
-def verdict_frame(contrasts: pd.DataFrame, cells: pd.DataFrame, design: Design) -> pd.DataFrame:
+def verdict_frame(contrasts: pd.DataFrame, cells: pd.DataFrame, design: DesignFile) -> pd.DataFrame:
     """Return the contrasts with a word, the launches needed, and a sentence each.
 
     - ``same within m %``: the interval of the ratio lies inside [1/(1+m), 1+m] and the arms
@@ -29,6 +29,9 @@ def verdict_frame(contrasts: pd.DataFrame, cells: pd.DataFrame, design: Design) 
     - ``withheld``: the arms differ in what neither declares, so nothing is compared.
     - ``refused``: no data at this prompt length, and a cell of either arm was refused.
     - ``not measured``: no data otherwise. ``inconclusive``: everything else.
+
+    Others build on this name and on the columns, those of verdict.csv: `CONTRAST_COLUMNS`, then
+    `VERDICT_COLUMNS`. A column may be added behind them, none goes or changes what it means.
     """
     refused = set(cells.loc[cells["outcome"] == "refused", "arm"])
     rows: list[dict[str, Any]] = []

@@ -19,7 +19,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator, NullLocator
 
 from kvroad.analysis.cost_model import CostTables
-from kvroad.analysis.tables import Design, write_atomic
+from kvroad.analysis.tables import DesignFile, write_atomic
 from kvroad.analysis.verdict import refusals
 from kvroad.publish.palette import GRID, INK, PALETTE, PAPER, SOFT
 
@@ -70,7 +70,7 @@ class Tables:
     summary: pd.DataFrame
     verdict: pd.DataFrame
     costs: CostTables
-    design: Design
+    design: DesignFile
 
 
 @dataclass(frozen=True)

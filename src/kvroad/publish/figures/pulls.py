@@ -8,7 +8,7 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 
-from kvroad.analysis.tables import Design, metric, statistic_of
+from kvroad.analysis.tables import DesignFile, metric, statistic_of
 from kvroad.analysis.verdict import number, percent, records, tokens_text, value_text
 from kvroad.publish.figures.picture import (
     MARKERS,
@@ -100,7 +100,7 @@ def _is_log(data: pd.DataFrame) -> bool:
     return len(data) > 0 and bool(values.max() > _LOG_SPREAD * values.min())
 
 
-def _draw_pulls(axes: Axes, data: pd.DataFrame, design: Design, *, is_log: bool) -> None:
+def _draw_pulls(axes: Axes, data: pd.DataFrame, design: DesignFile, *, is_log: bool) -> None:
     arms = [arm for arm in design.shown_arms if arm in set(data["arm"])]
     step = 0.7 / len(arms)
     places = {tokens: index for index, tokens in enumerate(design.prompt_tokens)}
@@ -139,7 +139,7 @@ def _draw_pulls(axes: Axes, data: pd.DataFrame, design: Design, *, is_log: bool)
     _dress_pulls(axes, data, design, is_log=is_log)
 
 
-def _dress_pulls(axes: Axes, data: pd.DataFrame, design: Design, *, is_log: bool) -> None:
+def _dress_pulls(axes: Axes, data: pd.DataFrame, design: DesignFile, *, is_log: bool) -> None:
     ticks = [tokens_text(t) for t in design.prompt_tokens]
     axes.set_xticks(range(len(ticks)), ticks)
     axes.set_xlim(-0.5, len(ticks) - 0.5)
@@ -198,7 +198,7 @@ def _split_text(row: dict[str, Any]) -> str:
     )
 
 
-def _split_data(summary: pd.DataFrame, design: Design) -> pd.DataFrame:
+def _split_data(summary: pd.DataFrame, design: DesignFile) -> pd.DataFrame:
     chosen = summary[(summary["n_launches"] > 0) & summary["metric"].isin(_SPLIT_COLUMNS)]
     if chosen.empty:
         return pd.DataFrame(columns=_SPLIT_COLUMNS)

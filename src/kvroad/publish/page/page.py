@@ -15,7 +15,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from kvroad.analysis.cost_model import CostTables, read_tables
-from kvroad.analysis.tables import Design, metrics_of, read_design, write_text
+from kvroad.analysis.tables import DesignFile, metrics_of, read_design, write_text
 from kvroad.analysis.verdict import (
     Block,
     answers,
@@ -95,7 +95,9 @@ def build(
     return write_text(page.lstrip() + "\n", page_path)
 
 
-def _answer_context(verdict: pd.DataFrame, cells: pd.DataFrame, design: Design) -> dict[str, Any]:
+def _answer_context(
+    verdict: pd.DataFrame, cells: pd.DataFrame, design: DesignFile
+) -> dict[str, Any]:
     counts = cells["outcome"].value_counts()
     missing = int(counts.get("not measured", 0))
     tables = [_block(block) for block in blocks(verdict, cells, design)]
@@ -134,7 +136,7 @@ def command_line(overrides: Sequence[str]) -> str:
 
 
 def _key_facts(
-    cells: pd.DataFrame, facts: dict[str, list[dict[str, Any]]], design: Design
+    cells: pd.DataFrame, facts: dict[str, list[dict[str, Any]]], design: DesignFile
 ) -> list[tuple[str, str]]:
     """Return what a reader asks first: how much is proven, where, with what, when."""
     counts = cells["outcome"].value_counts()
@@ -164,7 +166,7 @@ def _host_names(cells: pd.DataFrame) -> str:
     return f"{', '.join(names)}: " if len(names) > 1 else ""
 
 
-def _setup(design: Design) -> list[tuple[str, str]]:
+def _setup(design: DesignFile) -> list[tuple[str, str]]:
     """Return the publication's setup as texts, without the rules of matching."""
     setup = design.quoted.setup if design.quoted else {}
     return [(name.replace("_", " "), str(v)) for name, v in setup.items() if name != "match"]
@@ -191,7 +193,7 @@ def _block(block: Block) -> dict[str, Any]:
     }
 
 
-def _method(cells: pd.DataFrame, design: Design) -> list[str]:
+def _method(cells: pd.DataFrame, design: DesignFile) -> list[str]:
     """Say what was done, from the tables alone, a sentence group per paragraph."""
     proven = cells[cells["outcome"] == "proven"]
     n_blocks = cells["block"].nunique()

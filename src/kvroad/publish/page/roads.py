@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from kvroad.analysis.tables import Design
+from kvroad.analysis.tables import DesignFile
 
 __all__ = ["provenance_rows", "road_rows"]
 
@@ -18,7 +18,9 @@ _COUNT = re.compile(r"\b\d{4,}(?= (?:bytes|packets|counted|descriptors))")
 _ORDER = ("contradicts", "agrees", "unavailable")
 
 
-def road_rows(cells: pd.DataFrame, witnesses: pd.DataFrame, design: Design) -> list[dict[str, Any]]:
+def road_rows(
+    cells: pd.DataFrame, witnesses: pd.DataFrame, design: DesignFile
+) -> list[dict[str, Any]]:
     """Return per arm its proven cells, roads expected and seen, and a row per witness.
 
     A row of ``witnesses`` has name, status, cells (how many of those with the witness), and of

@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from kvroad.analysis.tables import METRICS, Design, read_design, statistic_of
+from kvroad.analysis.tables import METRICS, DesignFile, read_design, statistic_of
 from kvroad.errors import UserError
 from kvroad.evidence.redact import redact_text
 from kvroad.publish.tracking.names import NAME_LIMIT, clip
@@ -165,9 +165,10 @@ def _cell_record(
 def _cell_metrics(row: Mapping[str, Any]) -> dict[str, float]:
     """Return a cell's metrics, each with an ending that says what statistic it is."""
     is_served = row.get("statistic") == "mean"
+    statistics = {one.name: statistic_of(one, is_served=is_served) for one in METRICS}
     values = {
-        f"{one.name}/{_ENDINGS[statistic_of(one, is_served=is_served)]}": row.get(one.name)
-        for one in METRICS
+        f"{name}/{_ENDINGS.get(statistic, statistic)}": row.get(name)
+        for name, statistic in statistics.items()
     }
     return metrics(values | {name: row.get(name) for name in (*_COUNTS, *_SERVED_COUNTS)})
 
@@ -238,7 +239,7 @@ def _parent_record(
 
 
 def _summary_record(
-    design: Design,
+    design: DesignFile,
     labels: Mapping[str, str],
     times: tuple[int, int],
     git: Mapping[str, str],
