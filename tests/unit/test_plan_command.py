@@ -4,6 +4,7 @@ import json
 import shutil
 import statistics
 import tarfile
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -11,8 +12,8 @@ import pytest
 from commands import REPOSITORY, kvroad
 from studies import make_study
 
-from kvroad.cli.plan import outlook
-from kvroad.cli.plan.command import _commands
+from kvroad.cli.plan import duration
+from kvroad.cli.plan.processes import commands_of
 from kvroad.files import write_json
 from kvroad.plan import Claim, File, Plan, Process
 from kvroad.study.design import make_design
@@ -78,13 +79,13 @@ def test_several_hosts_work_at_the_same_time_and_each_costs(
 ) -> None:
     shutil.copytree(REPOSITORY / "conf", tmp_path / "conf")
     spans = [
-        outlook._Span(arm, host, (tokens,), "run", at, at, 10.0)
+        duration._Span(arm, host, (tokens,), "run", at, at, 10.0)
         for at in [datetime(2026, 1, 1, tzinfo=UTC)]
         for host in ("local", "ssh")
         for arm in ("shm", "tcp")
         for tokens in (256, 512)
     ]
-    monkeypatch.setattr(outlook, "_spans", lambda design, results: spans)
+    monkeypatch.setattr(duration, "_spans", lambda design, results: spans)
     words = ["study=smoke", "launches=8", "host=[local,ssh]", "host.ssh.address=node1"]
     words += ["host.ssh.price_per_hour=7", "host.local.price_per_hour=1"]
     data = kvroad("plan", *words, "--json", folder=tmp_path).data
@@ -187,7 +188,7 @@ def test_commands_of_any_plan_without_secrets() -> None:
     )
     claim = Claim("shm", ["cma"], "read", "DRAM", 1, {})
     plan = Plan("l", "shm", "me", claim, [process], [], [File("a.json", "{}")])
-    text = json.dumps(_commands(launch, launch.cells, plan))
+    text = json.dumps(asdict(commands_of(launch, launch.cells, plan)))
     assert "abcdefghijklmnopqrst" not in text
     assert "PLAIN" in text
     assert "'a b'" in text

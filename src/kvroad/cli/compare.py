@@ -13,7 +13,14 @@ import pandas as pd
 from kvroad.analysis.compare import NONE_BEYOND, REGRESSION, Comparison, compare
 from kvroad.analysis.saved_study import find_study
 from kvroad.analysis.tables import metric
-from kvroad.analysis.verdict import number, percent, ratio_text, records, value_text
+from kvroad.analysis.words import (
+    number,
+    percent,
+    ratio_text,
+    records,
+    tokens_text,
+    value_text,
+)
 from kvroad.cli.status import DONE, FAILED, NOT_COMPARABLE, OPEN, REPORTS, RESULTS, NotUnderstood
 from kvroad.cli.table import table_lines
 from kvroad.errors import UserError
@@ -21,6 +28,10 @@ from kvroad.errors import UserError
 __all__ = ["SCHEMA", "run"]
 
 SCHEMA = "kvroad.compare/1"
+_HEADER = (
+    *("study", "arm", "prompt", "metric", "value", "reference", "ratio", "interval"),
+    *("launches", "verdict", "gate"),
+)
 _WORDS = {DONE: "no regression", FAILED: "regression", OPEN: "open", NOT_COMPARABLE: "refused"}
 
 
@@ -57,8 +68,7 @@ def _lines(found: Comparison, status: int) -> Iterator[str]:
     rows = records(found.rows)
     if rows:
         yield "unpaired: launches of different runs, not interleaved; launch values, Welch, Holm"
-        header = ["study", "arm", "prompt", "metric", "value", "reference", "ratio", "interval"]
-        yield from table_lines([*header, "launches", "verdict", "gate"], [_row(r) for r in rows])
+        yield from table_lines(_HEADER, list(_table(found)))
         yield ""
     for row in rows:
         if row["note"] and (note := _note(row["note"])):
@@ -68,9 +78,9 @@ def _lines(found: Comparison, status: int) -> Iterator[str]:
         yield f"not compared: {text}"
     for text in found.notes:
         yield f"note: {text}"
-    for one in found.differences:
-        yield f"differs: {one.study}: {one.what}: {one.other}, reference: {one.reference}"
-    yield _conclusion(found, rows, status)
+    for each in found.differences:
+        yield f"differs: {each.study}: {each.what}: {each.other}, reference: {each.reference}"
+    yield _conclusion(found, status)
 
 
 def _note(note: str) -> str:
@@ -79,26 +89,28 @@ def _note(note: str) -> str:
     return "; ".join(parts)
 
 
-def _row(row: dict[str, Any]) -> list[str]:
-    is_ratio = row["tested"] == "ratio"
-    ratio = ratio_text(row["ratio"]) if is_ratio else f"{row['difference']:+.3g} {row['unit']}"
-    low, high = (row[f"{row['tested']}_{end}"] for end in ("low", "high"))
-    return [
-        str(row["study"]),
-        str(row["label"]),
-        f"{row['prompt_tokens']:,}",
-        row["metric"],
-        value_text(row["arm_value"], row["unit"]),
-        value_text(row["baseline_value"], row["unit"]),
-        ratio,
-        "none" if pd.isna(low) else f"{number(low)} to {number(high)}",
-        f"{row['n_arm']} and {row['n_baseline']}",
-        str(row["verdict"]),
-        str(row["gate"]),
-    ]
+def _table(found: Comparison) -> Iterator[list[str]]:
+    for row in records(found.rows):
+        is_ratio = row["tested"] == "ratio"
+        ratio = ratio_text(row["ratio"]) if is_ratio else f"{row['difference']:+.3g} {row['unit']}"
+        low, high = (row[f"{row['tested']}_{end}"] for end in ("low", "high"))
+        yield [
+            row["study"],
+            row["label"],
+            tokens_text(row["prompt_tokens"]),
+            row["metric"],
+            value_text(row["arm_value"], row["unit"]),
+            value_text(row["baseline_value"], row["unit"]),
+            ratio,
+            "none" if pd.isna(low) else f"{number(low)} to {number(high)}",
+            f"{row['n_arm']} and {row['n_baseline']}",
+            row["verdict"],
+            row["gate"],
+        ]
 
 
-def _conclusion(found: Comparison, rows: list[dict[str, Any]], status: int) -> str:
+def _conclusion(found: Comparison, status: int) -> str:
+    rows = records(found.rows)
     n_open = sum(row["gate"] not in (REGRESSION, NONE_BEYOND) for row in rows)
     if status == FAILED:
         worst = [row for row in rows if row["gate"] == REGRESSION]
@@ -130,6 +142,6 @@ def _plain(found: Comparison, status: int) -> dict[str, Any]:
         "rows": rows,
         "refused": list(found.refused),
         "lost_roads": list(found.lost),
-        "differences": [asdict(one) for one in found.differences],
+        "differences": [asdict(each) for each in found.differences],
         "notes": list(found.notes),
     }

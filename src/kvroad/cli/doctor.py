@@ -166,8 +166,8 @@ def _plain_log(finding: LogFinding) -> dict[str, Any]:
 
 def _cause_lines(causes: Sequence[Diagnosis]) -> Iterator[str]:
     for cause in causes:
-        told = f" ({cause.report})" if cause.report and cause.is_possible else ""
-        yield f"  {'possible cause' if cause.is_possible else 'cause'}: {cause.cause}{told}"
+        report = f" ({cause.report})" if cause.report and cause.is_possible else ""
+        yield f"  {'possible cause' if cause.is_possible else 'cause'}: {cause.cause}{report}"
         yield f"    fix: {cause.fix}"
         yield f"    by {cause.where}: {_quoted(cause.quote)}"
 

@@ -17,7 +17,7 @@ __all__ = ["run"]
 def run(arguments: argparse.Namespace) -> int:
     """Take in the raw folders that a bundle made."""
     study = study_of(arguments.overrides)
-    with_ = Measurement(
+    measurement = Measurement(
         study=study,
         design=make_design(study),
         host=None,
@@ -26,6 +26,6 @@ def run(arguments: argparse.Namespace) -> int:
         source_dir=Path.cwd(),
         say=print,
     )
-    n_taken, n_refused = ingest(with_, arguments.folder, print)
+    n_taken, n_refused = ingest(measurement, arguments.folder, print)
     print(f"{n_taken} raw folders taken in, {n_refused} refused")
     return FAILED if n_refused else DONE

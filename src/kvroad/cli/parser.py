@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-__all__ = ["COMMANDS", "WHATIF_KEYS", "Command", "make_parser", "parse"]
+__all__ = ["COMMANDS", "WHATIF_KEYS", "CommandSpec", "make_parser", "parse"]
 
 # What `kvroad whatif` takes in place of a study's overrides.
 WHATIF_KEYS = (
@@ -21,23 +21,30 @@ WHATIF_KEYS = (
 )
 
 _PLAIN = "exit status: 0 done, 1 not done, 2 not understood"
+_ALL = "all of it as one JSON object"
 
 
 @dataclass(frozen=True)
-class Command:
-    """One command; ``module`` is the one below `kvroad.cli` whose ``run`` does it."""
+class CommandSpec:
+    """One command; the module of its name below `kvroad.cli` has the ``run`` that does it.
+
+    Parameters
+    ----------
+    status
+        Its exit statuses, in words.
+    words
+        What its words are called in the help; empty for a command that takes none.
+    json
+        What ``--json`` prints; empty for a command without it.
+    """
 
     name: str
     help: str
     examples: tuple[str, ...]
     status: str = _PLAIN
     words: str = "OVERRIDE"
+    json: str = ""
     add_options: Callable[[argparse.ArgumentParser], None] = lambda parser: None
-
-    @property
-    def module(self) -> str:
-        """Name of the module."""
-        return self.name
 
 
 def _plan_options(parser: argparse.ArgumentParser) -> None:
@@ -47,16 +54,11 @@ def _plan_options(parser: argparse.ArgumentParser) -> None:
         help="argv and environment of every process, of each arm's next launch",
     )
     parser.add_argument("--launch", metavar="ID", help="with --show-commands: of this launch")
-    parser.add_argument("--json", action="store_true", help="all of it as one JSON object")
     parser.add_argument(
         "--spread-from",
         metavar="STUDY",
         help="take the spread for the power statement from this study's report",
     )
-
-
-def _whatif_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="the rows as a JSON list")
 
 
 def _compare_options(parser: argparse.ArgumentParser) -> None:
@@ -82,14 +84,12 @@ def _compare_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="exit with 0 in place of 3 where no regression is shown and none is ruled out",
     )
-    parser.add_argument("--json", action="store_true", help="all of it as one JSON object")
 
 
 def _doctor_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--keep", type=Path, metavar="DIR", help="keep the raw files of the pulls here"
     )
-    parser.add_argument("--json", action="store_true", help="all of it as one JSON object")
 
 
 def _output_option(parser: argparse.ArgumentParser) -> None:
@@ -105,7 +105,7 @@ def _shell_argument(parser: argparse.ArgumentParser) -> None:
 
 
 COMMANDS = (
-    Command(
+    CommandSpec(
         "doctor",
         "show which road the KV cache takes on a host, by one small pull, or in engine logs",
         (
@@ -117,9 +117,10 @@ COMMANDS = (
         ),
         "exit status: 0 every road is the one claimed (logs without a claim: a road is shown), "
         "1 not so, 2 not understood",
+        json=_ALL,
         add_options=_doctor_options,
     ),
-    Command(
+    CommandSpec(
         "plan",
         "say what a study would run: matrix, order, time, memory, cost, roads, power",
         (
@@ -128,9 +129,10 @@ COMMANDS = (
             "kvroad plan study=smoke --show-commands",
             "kvroad plan study=h200_nvlink launches=8 --json",
         ),
+        json=_ALL,
         add_options=_plan_options,
     ),
-    Command(
+    CommandSpec(
         "whatif",
         "predict the pull time of another model, block size, layout or operation",
         (
@@ -140,9 +142,9 @@ COMMANDS = (
             "kvroad whatif study=h200_regions operation=push_sgl 'regions=[null,512,1]'",
         ),
         words="KEY=VALUE",
-        add_options=_whatif_options,
+        json="the rows as a JSON list",
     ),
-    Command(
+    CommandSpec(
         "compare",
         "hold studies against each other; the exit status is a regression gate",
         (
@@ -153,31 +155,32 @@ COMMANDS = (
         "exit status: 0 no regression beyond the margin, 1 a regression is shown, "
         "2 not understood, 3 neither is shown, 4 nothing may be compared",
         words="",
+        json=_ALL,
         add_options=_compare_options,
     ),
-    Command(
+    CommandSpec(
         "stop",
         "end what a study left running on its hosts",
         ("kvroad stop study=smoke host=ssh host.address=node1 host.name=node1",),
     ),
-    Command(
+    CommandSpec(
         "bundle",
         "write one file that runs the missing launches on a host without SSH",
         ("kvroad bundle study=smoke -o bundle.pyz",),
         add_options=_output_option,
     ),
-    Command(
+    CommandSpec(
         "ingest",
         "take in the folder that such a file made, as if measured here",
         ("kvroad ingest FOLDER study=smoke",),
         add_options=_folder_argument,
     ),
-    Command(
+    CommandSpec(
         "publish",
         "copy the report of a study to reports/published with its raw files, to commit both",
         ("kvroad publish study=smoke",),
     ),
-    Command(
+    CommandSpec(
         "completion",
         "print a script that lets the shell complete commands, keys and options",
         ('eval "$(kvroad completion bash)"', "kvroad completion zsh > ~/.zfunc/_kvroad"),
@@ -214,11 +217,13 @@ def make_parser() -> argparse.ArgumentParser:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         command.add_options(added)
+        if command.json:
+            added.add_argument("--json", action="store_true", help=command.json)
         if command.words:
             added.add_argument(
                 "overrides", nargs="*", metavar=command.words, help="such as study=smoke"
             )
-        added.set_defaults(module=command.module)
+        added.set_defaults(module=command.name)
     return parser
 
 

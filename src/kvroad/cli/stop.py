@@ -18,11 +18,11 @@ def run(arguments: argparse.Namespace) -> int:
     """End what a study left running on its hosts; one that cannot be reached keeps no other."""
     study = study_of(arguments.overrides)
     owner, status = owner_of(study), DONE
-    for told in hosts_of(study):
+    for spec in hosts_of(study):
         try:
-            with closing(open_host(told)) as host:
-                for one in host.hosts():
-                    _stop_on(one, owner)
+            with closing(open_host(spec)) as running:
+                for host in running.hosts():
+                    _stop_on(host, owner)
         except HostLost as error:
             print(f"error: {error}", file=sys.stderr)
             status = FAILED

@@ -1,188 +1,144 @@
-"""Before a run: what is there, what would run in which order, how long, and what it could show.
+"""Before a run: what is there, what would run in which order, and what each arm is to show.
 
 Nothing here reaches a host: it reads the configuration and the results on this machine.
 """
 
 from __future__ import annotations
 
-import itertools
-import json
-import statistics
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-from datetime import datetime
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from kvroad.engines.nixl import pool_bytes
 from kvroad.engines.planners import plan_of
 from kvroad.measure.missing import missing_launches
 from kvroad.plan import Claim, Plan
 from kvroad.proof.witness import witness_kinds
-from kvroad.results import cell_dir, outcome_of
+from kvroad.results import outcome_of
 from kvroad.study.arms import lengths_of
-from kvroad.study.design import Cell, Design, Launch, contrast_pairs
+from kvroad.study.design import Cell, Design, Launch
 from kvroad.study.fields import Study
 from kvroad.study.kv_layout import pull_layout
 from kvroad.study.sides import is_split, on_host
 
 __all__ = [
-    "SCHEMA",
-    "Duration",
-    "duration_of",
+    "ArmOutlook",
+    "LaunchRow",
+    "MatrixRow",
+    "Pools",
+    "PullSize",
     "expected",
     "matrix",
     "memory",
-    "n_comparisons",
     "next_plans",
     "to_run",
 ]
 
-SCHEMA = "kvroad.plan/1"
 
-
-def matrix(design: Design, results_dir: Path) -> list[dict[str, Any]]:
-    """Return a row per arm and prompt length: how many cells are proven, refused, failed, missing.
+@dataclass
+class MatrixRow:
+    """An arm at a prompt length, with the number of its cells in each state.
 
     ``reason`` is that of the first cell that is refused or failed, else empty.
     """
-    rows: dict[tuple[str, int], dict[str, Any]] = {}
+
+    arm: str
+    prompt_tokens: int
+    proven: int = 0
+    refused: int = 0
+    failed: int = 0
+    missing: int = 0
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class LaunchRow:
+    """A launch that would run now, with the prompt lengths of its open cells."""
+
+    launch: str
+    arm: str
+    block: int
+    host: str
+    prompt_tokens: list[int]
+
+
+@dataclass(frozen=True)
+class Pools:
+    """What the pools of the launch with the largest ones take on each side."""
+
+    kind: str
+    bytes_per_side: int
+    ranks_per_side: int
+    is_one_host: bool
+    arm: str
+    prompt_tokens: int
+
+
+@dataclass(frozen=True)
+class PullSize:
+    """What one rank pulls of a prompt."""
+
+    prompt_tokens: int
+    descriptors: int
+    descriptor_bytes: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class ArmOutlook:
+    """What an arm claims, and which witnesses are to agree, as its plan has it."""
+
+    arm: str
+    transport: str
+    roads: list[str]
+    operation: str
+    memory: str
+    ucx_tls: str | None
+    pulls: list[PullSize]
+    witnesses: list[dict[str, str]]
+
+
+def matrix(design: Design, results_dir: Path) -> list[MatrixRow]:
+    """Return a row per arm and prompt length, arms in the design's order."""
+    rows: dict[tuple[str, int], MatrixRow] = {}
     for cell in sorted(design.cells, key=lambda c: (list(design.arms).index(c.arm), c.block)):
         row = rows.setdefault(
-            (cell.arm, cell.prompt_tokens),
-            {"arm": cell.arm, "prompt_tokens": cell.prompt_tokens}
-            | dict.fromkeys(("proven", "refused", "failed", "missing"), 0)
-            | {"reason": ""},
+            (cell.arm, cell.prompt_tokens), MatrixRow(cell.arm, cell.prompt_tokens)
         )
         outcome = outcome_of(results_dir, cell.id) or {"outcome": "missing"}
-        row[outcome["outcome"]] += 1
-        if outcome["outcome"] in ("refused", "failed") and not row["reason"]:
-            row["reason"] = str(outcome.get("reason", ""))
+        state = str(outcome["outcome"])
+        setattr(row, state, getattr(row, state) + 1)
+        if state in ("refused", "failed") and not row.reason:
+            row.reason = str(outcome.get("reason", ""))
     return list(rows.values())
 
 
-def to_run(study: Study, design: Design, results_dir: Path) -> list[dict[str, Any]]:
+def to_run(study: Study, design: Design, results_dir: Path) -> list[LaunchRow]:
     """Return the launches that the workflow would run now, in their order."""
     return [
-        {
-            "launch": launch.id,
-            "arm": launch.arm.label,
-            "block": launch.block,
-            "host": launch.host,
-            "prompt_tokens": [cell.prompt_tokens for cell in cells],
-        }
+        LaunchRow(
+            launch.id,
+            launch.arm.label,
+            launch.block,
+            launch.host,
+            [cell.prompt_tokens for cell in cells],
+        )
         for launch, cells in missing_launches(study, design, results_dir)
     ]
 
 
-@dataclass(frozen=True)
-class Duration:
-    """How long a run would take, from launches that were run before.
-
-    Parameters
-    ----------
-    seconds
-        Until the last host is done; None where no launch of the study was seen.
-    by_host
-        Seconds of each host, which all work at the same time.
-    n_seen
-        Launches that it is drawn from.
-    n_unlike
-        Launches to run whose arm and prompt lengths none of those has: counted as the longest.
-    between_s
-        Seconds from one launch to the next, contained in ``seconds``.
-    """
-
-    seconds: float | None
-    n_seen: int = 0
-    n_unlike: int = 0
-    between_s: float = 0.0
-    by_host: dict[str, float] = field(default_factory=dict)
-
-
-def duration_of(design: Design, rows: Iterable[dict[str, Any]], results_dir: Path) -> Duration:
-    """Estimate how long launches would take; medians per arm and prompt lengths."""
-    spans = _spans(design, results_dir)
-    if not spans:
-        return Duration(None)
-    like: dict[tuple[str, tuple[int, ...]], list[float]] = {}
-    for span in spans:
-        like.setdefault((span.arm, span.prompt_tokens), []).append(span.seconds)
-    between_s = _between(spans)
-    longest = max(span.seconds for span in spans)
-    by_host: dict[str, float] = {}
-    n_unlike = 0
-    for row in rows:
-        seen = like.get((row["arm"], tuple(sorted(row["prompt_tokens"]))))
-        n_unlike += seen is None
-        seconds = between_s + (longest if seen is None else statistics.median(seen))
-        by_host[row["host"]] = by_host.get(row["host"], 0.0) + seconds
-    return Duration(max(by_host.values(), default=0.0), len(spans), n_unlike, between_s, by_host)
-
-
-@dataclass(frozen=True)
-class _Span:
-    """When one launch ran: wall clock of its start and end, seconds of the monotonic clock."""
-
-    arm: str
-    host: str
-    prompt_tokens: tuple[int, ...]
-    run_id: str
-    start: datetime
-    end: datetime
-    seconds: float
-
-
-def _spans(design: Design, results_dir: Path) -> list[_Span]:
-    found = []
-    for launch in design.launches:
-        span = _span(launch, results_dir)
-        if span is not None:
-            found.append(span)
-    return sorted(found, key=lambda span: (span.run_id, span.host, span.start))
-
-
-def _span(launch: Launch, results_dir: Path) -> _Span | None:
-    outcomes = [(cell, outcome_of(results_dir, cell.id)) for cell in launch.cells]
-    if not all(outcome and outcome["outcome"] == "proven" for _, outcome in outcomes):
-        return None
-    cell, outcome = outcomes[0]
-    assert outcome is not None
-    try:
-        text = (cell_dir(results_dir, cell.id) / "raw" / "events.jsonl").read_text()
-        rows = [json.loads(line) for line in text.splitlines()]
-        start, end = (datetime.fromisoformat(row["time"]) for row in (rows[0], rows[-1]))
-        seconds = (rows[-1]["mono_ns"] - rows[0]["mono_ns"]) / 1e9
-    except (OSError, ValueError, KeyError, IndexError):
-        return None
-    lengths = tuple(sorted(cell.prompt_tokens for cell in launch.cells))
-    run_id = str(outcome.get("run_id"))
-    return _Span(launch.arm.label, launch.host, lengths, run_id, start, end, seconds)
-
-
-def _between(spans: list[_Span]) -> float:
-    """Return the median time from the end of a launch to the start of the next there of its run."""
-    gaps = [
-        (later.start - earlier.end).total_seconds()
-        for earlier, later in itertools.pairwise(spans)
-        if (earlier.run_id, earlier.host) == (later.run_id, later.host)
-    ]
-    return max(statistics.median(gaps), 0.0) if gaps else 0.0
-
-
-def memory(study: Study, design: Design) -> dict[str, Any] | None:
+def memory(study: Study, design: Design) -> Pools | None:
     """Return what the pools of the largest launch take; None where the engine has its own."""
     if study.engine.name != "nixl":
         return None
     largest = max(design.launches, key=lambda launch: pool_bytes(study, launch))
-    return {
-        "kind": study.engine.memory,
-        "bytes_per_side": pool_bytes(study, largest) // 2,
-        "ranks_per_side": largest.arm.engine.rank_pairs,
-        "is_one_host": not is_split(study.host),
-        "arm": largest.arm.label,
-        "prompt_tokens": max(cell.prompt_tokens for cell in largest.cells),
-    }
+    return Pools(
+        kind=study.engine.memory,
+        bytes_per_side=pool_bytes(study, largest) // 2,
+        ranks_per_side=largest.arm.engine.rank_pairs,
+        is_one_host=not is_split(study.host),
+        arm=largest.arm.label,
+        prompt_tokens=max(cell.prompt_tokens for cell in largest.cells),
+    )
 
 
 def next_plans(
@@ -209,31 +165,26 @@ def next_plans(
     ]
 
 
-def expected(study: Study, launch: Launch, plan: Plan) -> dict[str, Any]:
-    """Return what an arm claims and which witnesses are to agree, as its plan has it."""
+def expected(study: Study, launch: Launch, plan: Plan) -> ArmOutlook:
+    """Return what an arm claims, of a plan of one of its launches."""
     claim, arm = plan.claim, launch.arm
     layouts = {
         tokens: pull_layout(study.model, arm.engine, arm.workload, tokens)
         for tokens in lengths_of(study, arm.label)
     }
-    return {
-        "arm": arm.label,
-        "transport": claim.transport,
-        "roads": claim.roads,
-        "operation": claim.operation,
-        "memory": claim.memory,
-        "ucx_tls": claim.environment.get("UCX_TLS"),
-        "pulls": [
-            {
-                "prompt_tokens": tokens,
-                "descriptors": layout.n_descriptors,
-                "descriptor_bytes": layout.descriptor_bytes,
-                "bytes": layout.n_bytes,
-            }
+    return ArmOutlook(
+        arm=arm.label,
+        transport=claim.transport,
+        roads=claim.roads,
+        operation=claim.operation,
+        memory=claim.memory,
+        ucx_tls=claim.environment.get("UCX_TLS"),
+        pulls=[
+            PullSize(tokens, layout.n_descriptors, layout.descriptor_bytes, layout.n_bytes)
             for tokens, layout in layouts.items()
         ],
-        "witnesses": _witnesses(claim),
-    }
+        witnesses=_witnesses(claim),
+    )
 
 
 def _witnesses(claim: Claim) -> list[dict[str, str]]:
@@ -242,11 +193,3 @@ def _witnesses(claim: Claim) -> list[dict[str, str]]:
         for kind in witness_kinds()
         if kind.applies(claim) and (text := kind.expected(claim))
     ]
-
-
-def n_comparisons(study: Study) -> int:
-    """Return how many comparisons of a metric Holm's correction is over."""
-    return sum(
-        len({*lengths_of(study, arm)} & {*lengths_of(study, baseline)})
-        for arm, baseline in contrast_pairs(study)
-    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,23 +11,46 @@ from typing import Any
 from kvroad.analysis.saved_study import SavedStudy, find_study
 from kvroad.analysis.stats.power import chance_of_same, plan_power, spread_of_contrasts
 from kvroad.analysis.tables import METRICS, margin
-from kvroad.cli.plan.outlook import n_comparisons
+from kvroad.analysis.words import records
 from kvroad.errors import UserError
+from kvroad.study.arms import lengths_of
+from kvroad.study.design import contrast_pairs
 from kvroad.study.fields import Study
 from kvroad.study.name import PUBLISHED, study_slug
 
-__all__ = ["Power", "power_of"]
+__all__ = ["Power", "PowerRow", "power_of"]
 
+# A chance of four in five is what power analyses ask for by convention (Cohen 1988).
 _ENOUGH = 0.8
 _MOST_LAUNCHES = 64
 
 
 @dataclass(frozen=True)
-class Power:
-    """A row per metric of `plan_power`, and where the spread is from; no rows where unknown."""
+class PowerRow:
+    """A row of `plan_power` with None for what is not finite, as JSON has no such number.
 
-    source: str
-    rows: list[dict[str, Any]]
+    ``launches_for_same`` is the even number of launches that show "same" four times in five;
+    None where that takes more than 64.
+    """
+
+    metric: str
+    launches: int
+    sd: float
+    interval_low: float | None
+    interval_high: float | None
+    margin: float | None
+    chance_of_same: float
+    ratio: float
+    chance_of_difference: float
+    launches_for_same: int | None
+
+
+@dataclass(frozen=True)
+class Power:
+    """A row per metric, and the folder that the spread is from; no rows where unknown."""
+
+    spread_from: str
+    rows: list[PowerRow]
 
 
 def power_of(study: Study, reports: Path, results: Path, spread_from: str | None) -> Power:
@@ -42,28 +66,44 @@ def power_of(study: Study, reports: Path, results: Path, spread_from: str | None
     source = _source(study, reports, results, spread_from)
     if source is None:
         return Power("", [])
-    known = {m.name for m in METRICS}
+    known = {m.name: place for place, m in enumerate(METRICS)}
     seen = spread_of_contrasts(source.table(_contrasts_of(source)))
-    spreads = {name: sd for name, sd in seen.items() if name in known}
+    spreads = {
+        name: seen[name] for name in sorted(seen.keys() & known.keys(), key=known.__getitem__)
+    }
     if not spreads:
         if spread_from is not None:
             raise UserError(f"study {spread_from}: no contrast of two launches or more")
         return Power("", [])
-    margins = {m.name: margin(study.claims.margins, m) for m in METRICS}
     n_prompts, alpha = len(study.prompt_tokens), study.claims.alpha
     frame = plan_power(
         spreads,
-        margins,
+        {m.name: margin(study.claims.margins, m) for m in METRICS},
         launches=study.launches,
         alpha=alpha,
         n_prompts=n_prompts,
-        n_comparisons=max(n_comparisons(study), 1),
+        n_comparisons=max(_n_comparisons(study), 1),
     )
-    order = {m.name: place for place, m in enumerate(METRICS)}
-    rows = [{str(k): v for k, v in row.items()} for row in frame.to_dict("records")]
-    for row in rows:
-        row["launches_for_same"] = _launches_for_same(row["sd"], row["margin"], alpha, n_prompts)
-    return Power(str(source.folder), sorted(rows, key=lambda row: order[row["metric"]]))
+    rows = [
+        PowerRow(
+            **{name: _finite(value) for name, value in row.items()},
+            launches_for_same=_launches_for_same(row["sd"], row["margin"], alpha, n_prompts),
+        )
+        for row in records(frame)
+    ]
+    return Power(str(source.folder), rows)
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _n_comparisons(study: Study) -> int:
+    """Return how many comparisons of a metric Holm's correction is over."""
+    return sum(
+        len({*lengths_of(study, arm)} & {*lengths_of(study, baseline)})
+        for arm, baseline in contrast_pairs(study)
+    )
 
 
 def _source(

@@ -7,13 +7,14 @@ from matplotlib.axes import Axes
 
 from kvroad.analysis.verdict import order_note
 from kvroad.publish.figures.picture import (
-    MARKERS,
     NOTHING_PROVEN,
     Picture,
     Tables,
     colour_of,
+    legend_beside,
     log_ticks,
-    refused_note,
+    marker_of,
+    notes,
 )
 from kvroad.publish.palette import GRID, SOFT
 
@@ -40,13 +41,13 @@ def launches_picture(tables: Tables) -> Picture:
     """Draw each cell's pull time, relative to its arm and prompt length, in executed order."""
     data = _launch_data(tables)
     arms = tables.design.shown_arms
-    told = data["relative"].dropna()
+    values = data["relative"].dropna()
     left_out = ""
-    if told.empty:
+    if values.empty:
         left_out = NOTHING_PROVEN
     elif tables.cells["block"].nunique() < 2:
         left_out = "there is one launch of each arm, so nothing can drift"
-    spread = f" They lie between {told.min():.2f} and {told.max():.2f}." if len(told) else ""
+    spread = f" They lie between {values.min():.2f} and {values.max():.2f}." if len(values) else ""
     return Picture(
         name="launches",
         title="Launches in executed order",
@@ -55,7 +56,7 @@ def launches_picture(tables: Tables) -> Picture:
             " arm and prompt length: a slope is drift, a mark far from 1 stands apart."
         ),
         alt=f"{order_note(tables.cells, tables.design)}{spread}",
-        note="\n".join(filter(None, [_NOTE, refused_note(tables.cells)])),
+        note=notes(tables.cells, _NOTE),
         left_out=left_out,
         height=3.6,
         data=data,
@@ -80,17 +81,19 @@ def _draw_launches(axes: Axes, data: pd.DataFrame, arms: list[str]) -> None:
     order = data["executed_order"].astype(int)
     blocks = data["block"].astype(int)
     for block in sorted(set(blocks)):
-        own = order[blocks == block]
-        if block % 2 == 0 and len(own):
-            axes.axvspan(own.min() - 0.5, own.max() + 0.5, color=GRID, alpha=0.45, linewidth=0)
+        places = order[blocks == block]
+        if block % 2 == 0 and len(places):
+            axes.axvspan(
+                places.min() - 0.5, places.max() + 0.5, color=GRID, alpha=0.45, linewidth=0
+            )
     axes.axhline(1, color=SOFT, linewidth=1)
     for position, arm in enumerate(arms):
-        told = (data["arm"] == arm) & data["relative"].notna()
-        if told.any():
+        drawn = (data["arm"] == arm) & data["relative"].notna()
+        if drawn.any():
             axes.plot(
-                order[told],
-                data.loc[told, "relative"],
-                MARKERS[position % len(MARKERS)],
+                order[drawn],
+                data.loc[drawn, "relative"],
+                marker_of(position),
                 color=colour_of(position),
                 markersize=5,
                 label=arm,
@@ -113,4 +116,4 @@ def _draw_launches(axes: Axes, data: pd.DataFrame, arms: list[str]) -> None:
     axes.grid(visible=False, axis="x")
     axes.set_xlabel("cells in executed order")
     axes.set_ylabel("pull time over its mean\n(log scale)")
-    axes.legend(title="arm", frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    legend_beside(axes, "arm")

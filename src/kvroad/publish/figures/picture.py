@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,22 +24,23 @@ from kvroad.analysis.verdict import refusals
 from kvroad.publish.palette import GRID, INK, PALETTE, PAPER, SOFT
 
 __all__ = [
-    "GRID",
-    "INK",
-    "MARKERS",
     "NOTHING_PROVEN",
-    "PAPER",
-    "SOFT",
     "Picture",
     "Tables",
     "colour_of",
+    "legend_above",
+    "legend_beside",
     "log_ticks",
-    "refused_note",
+    "marker_of",
+    "name_rows",
+    "notes",
     "save",
+    "stacked",
+    "write_beside",
 ]
 
 # Markers tell arms apart without colour.
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 NOTHING_PROVEN = "no cell has its road proven, so there is no number to draw"
 _RC: dict[Any, Any] = {
     "svg.hashsalt": "kvroad",
@@ -110,6 +111,43 @@ def colour_of(position: int) -> str:
     return PALETTE[position % len(PALETTE)]
 
 
+def marker_of(position: int) -> str:
+    """Return the marker of an arm by its place."""
+    return _MARKERS[position % len(_MARKERS)]
+
+
+def stacked(frames: Iterable[pd.DataFrame], columns: list[str]) -> pd.DataFrame:
+    """Return the columns of frames one below the other; an empty frame where all are empty."""
+    # The columns of an empty frame are objects, and would make those of the whole objects too.
+    kept = [frame.reindex(columns=columns) for frame in frames if len(frame)]
+    return pd.concat(kept, ignore_index=True) if kept else pd.DataFrame(columns=columns)
+
+
+def legend_beside(axes: Axes, title: str) -> None:
+    """Put the legend to the right of the axes, where it covers no mark."""
+    axes.legend(title=title, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+
+
+def legend_above(axes: Axes, n_columns: int, **options: Any) -> None:
+    """Put the legend in the figure's upper right corner, beside the title."""
+    axes.figure.legend(frameon=False, loc="outside upper right", ncols=n_columns, **options)
+
+
+def name_rows(axes: Axes, labels: Sequence[str], **text: Any) -> None:
+    """Name the rows of a picture at 0, 1, 2 … on its y axis, from the top down."""
+    axes.set_yticks(range(len(labels)), labels, **text)
+    axes.set_ylim(len(labels) - 0.4, -0.6)
+    axes.grid(visible=False, axis="y")
+
+
+def write_beside(
+    axes: Axes, text: str, at: tuple[float, float], points: float, **options: Any
+) -> None:
+    """Write a text that many points to the right of a place; to the left where negative."""
+    options = {"va": "center", "textcoords": "offset points", "xytext": (points, 0), **options}
+    axes.annotate(text, at, ha="right" if points < 0 else "left", **options)
+
+
 def log_ticks(axis: Any) -> None:
     """Put plain numbers at 1, 2 and 5 of each decade of a log axis."""
     axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
@@ -117,9 +155,9 @@ def log_ticks(axis: Any) -> None:
     axis.set_major_formatter(lambda value, _: f"{value:,g}")
 
 
-def refused_note(cells: pd.DataFrame) -> str:
-    """Name the arms that carry no number, a line each."""
-    parts = []
+def notes(cells: pd.DataFrame, note: str) -> str:
+    """Return a picture's note, and below it the arms that carry no number, a line each."""
+    parts = [note]
     for arm, rows in refusals(cells).groupby("arm", sort=False):
         row = rows.iloc[0]
         roads = f" (road expected {row['road_expected']}, seen {row['road_seen'] or 'none'})"
@@ -146,7 +184,7 @@ def save(picture: Picture, folder: Path) -> list[Path]:
         figure.supxlabel(note, fontsize=8, color=SOFT, ha="left", x=0.01)
         svg, png, csv = (folder / f"{picture.name}.{form}" for form in ("svg", "png", "csv"))
         # Dates and versions in the files would make equal figures differ.
-        bare: dict[str, Any] = {"Date": None, "Creator": None}
+        bare = dict.fromkeys(("Date", "Creator"))
         write_atomic(
             svg,
             lambda path: figure.savefig(path, format="svg", metadata=bare, transparent=True),

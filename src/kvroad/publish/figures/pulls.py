@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
@@ -11,13 +9,17 @@ from matplotlib.axes import Axes
 from kvroad.analysis.tables import DesignFile, metric, statistic_of
 from kvroad.analysis.verdict import number, percent, records, tokens_text, value_text
 from kvroad.publish.figures.picture import (
-    MARKERS,
     NOTHING_PROVEN,
     Picture,
     Tables,
     colour_of,
+    legend_above,
+    legend_beside,
     log_ticks,
-    refused_note,
+    marker_of,
+    notes,
+    stacked,
+    write_beside,
 )
 from kvroad.publish.palette import PAPER
 
@@ -62,7 +64,7 @@ def pulls_picture(tables: Tables) -> Picture:
             + (" The axis is logarithmic." if is_log else "")
         ),
         alt=" ".join(pulls["sentence"]) or _values_text(data),
-        note="\n".join(filter(None, [note, refused_note(tables.cells)])),
+        note=notes(tables.cells, note),
         left_out=NOTHING_PROVEN if data.empty else "",
         data=data,
         draw=lambda axes, points: _draw_pulls(axes, points, tables.design, is_log=is_log),
@@ -89,10 +91,8 @@ def _pull_data(cells: pd.DataFrame, summary: pd.DataFrame) -> pd.DataFrame:
     names = {"value": "value_ms", "low": "low_ms", "high": "high_ms"}
     chosen = summary[(summary["metric"] == "pull_ms") & (summary["n_launches"] > 0)]
     means = chosen.rename(columns=names).assign(kind="interval")
-    frames = [f.reindex(columns=_POINT_COLUMNS) for f in (launches, means) if len(f)]
-    if not frames:
-        return pd.DataFrame(columns=_POINT_COLUMNS)
-    return pd.concat(frames, ignore_index=True).astype({"block": "Int64", "n_launches": "Int64"})
+    both = stacked([launches, means], _POINT_COLUMNS)
+    return both.astype({"block": "Int64", "n_launches": "Int64"})
 
 
 def _is_log(data: pd.DataFrame) -> bool:
@@ -105,41 +105,32 @@ def _draw_pulls(axes: Axes, data: pd.DataFrame, design: DesignFile, *, is_log: b
     step = 0.7 / len(arms)
     places = {tokens: index for index, tokens in enumerate(design.prompt_tokens)}
     for index, arm in enumerate(arms):
-        own = data[data["arm"] == arm]
-        x = own["prompt_tokens"].map(places) + (index - (len(arms) - 1) / 2) * step
+        rows = data[data["arm"] == arm]
+        x = rows["prompt_tokens"].map(places) + (index - (len(arms) - 1) / 2) * step
         colour = colour_of(design.shown_arms.index(arm))
-        marker = MARKERS[index % len(MARKERS)]
-        dots = own["kind"] == "launch"
+        dots = rows["kind"] == "launch"
         axes.scatter(
-            x[dots] + step * 0.18, own.loc[dots, "value_ms"], s=14, color=[colour], alpha=0.6
+            x[dots] + step * 0.18, rows.loc[dots, "value_ms"], s=14, color=[colour], alpha=0.6
         )
-        means = own[~dots]
+        means = rows[~dots]
         reach = [means["value_ms"] - means["low_ms"], means["high_ms"] - means["value_ms"]]
         axes.errorbar(
             x[~dots],
             means["value_ms"],
             yerr=[r.fillna(0) for r in reach],
-            fmt=marker,
+            fmt=marker_of(index),
             color=colour,
             capsize=4,
             markersize=7,
             label=_arm_label(arm, means),
         )
-        for place, value in zip(x[~dots], means["value_ms"], strict=True):
-            if len(arms) <= _NAMED_ARMS:
-                axes.annotate(
-                    number(value),
-                    (place, value),
-                    xytext=(-8, 0),
-                    textcoords="offset points",
-                    ha="right",
-                    va="center",
-                    fontsize=8,
-                )
-    _dress_pulls(axes, data, design, is_log=is_log)
+        if len(arms) <= _NAMED_ARMS:
+            for place, value in zip(x[~dots], means["value_ms"], strict=True):
+                write_beside(axes, number(value), (place, value), -8, fontsize=8)
+    _set_pull_axes(axes, data, design, is_log=is_log)
 
 
-def _dress_pulls(axes: Axes, data: pd.DataFrame, design: DesignFile, *, is_log: bool) -> None:
+def _set_pull_axes(axes: Axes, data: pd.DataFrame, design: DesignFile, *, is_log: bool) -> None:
     ticks = [tokens_text(t) for t in design.prompt_tokens]
     axes.set_xticks(range(len(ticks)), ticks)
     axes.set_xlim(-0.5, len(ticks) - 0.5)
@@ -156,7 +147,7 @@ def _dress_pulls(axes: Axes, data: pd.DataFrame, design: DesignFile, *, is_log: 
     else:
         axes.set_ylim(0, 1.08 * max(top, high))
     axes.set_ylabel(f"KV pull time (ms{', log scale' if is_log else ''})")
-    axes.legend(title="arm", frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    legend_beside(axes, "arm")
 
 
 def _arm_label(arm: str, means: pd.DataFrame) -> str:
@@ -181,8 +172,8 @@ def split_picture(tables: Tables) -> Picture:
             " road the bytes move inside it) and after-post (xfer minus post: what is left once"
             " the call has returned)."
         ),
-        alt=" ".join(f"{row['arm']}: {_split_text(row)}." for row in records(data)),
-        note="\n".join(filter(None, [note, refused_note(tables.cells)])),
+        alt=" ".join(f"{arm}: {text}." for arm, text in _split_texts(data).items()),
+        note=notes(tables.cells, note),
         left_out=NOTHING_PROVEN if data.empty else "",
         height=1.8 + 0.55 * max(len(data), 2),
         style="white",
@@ -191,11 +182,13 @@ def split_picture(tables: Tables) -> Picture:
     )
 
 
-def _split_text(row: dict[str, Any]) -> str:
-    return (
-        f"post {number(row['post_ms'])} + after-post {number(row['after_post_ms'])}; "
+def _split_texts(data: pd.DataFrame) -> dict[str, str]:
+    """Return per arm what its pull is made of, in words."""
+    return {
+        row["arm"]: f"post {number(row['post_ms'])} + after-post {number(row['after_post_ms'])}; "
         f"pull {value_text(row['pull_ms'], 'ms')}"
-    )
+        for row in records(data)
+    }
 
 
 def _split_data(summary: pd.DataFrame, design: DesignFile) -> pd.DataFrame:
@@ -225,21 +218,14 @@ def _draw_split(axes: Axes, data: pd.DataFrame) -> None:
         edgecolor=PAPER,
         label="after-post",
     )
-    for index, row in enumerate(records(data)):
-        end = row["post_ms"] + row["after_post_ms"]
-        axes.annotate(
-            _split_text(row),
-            (end, index),
-            xytext=(6, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=9,
-        )
+    ends = data["post_ms"] + data["after_post_ms"]
+    for place, (end, text) in enumerate(zip(ends, _split_texts(data).values(), strict=True)):
+        write_beside(axes, text, (end, place), 6, fontsize=9)
     axes.set_xlabel("time (ms)")
     # Room for the values that stand behind the longest bar.
-    longest = float((data["post_ms"] + data["after_post_ms"]).max())
+    longest = float(ends.max())
     axes.set_xlim(0, 2.0 * longest)
     axes.set_xticks([tick for tick in axes.get_xticks() if 0 <= tick <= 1.05 * longest])
     axes.invert_yaxis()
     sns.despine(ax=axes)
-    axes.figure.legend(frameon=False, loc="outside upper right", ncols=2)
+    legend_above(axes, 2)

@@ -9,13 +9,16 @@ from matplotlib.ticker import LogLocator, NullLocator
 from kvroad.analysis.cost_model import CostTables
 from kvroad.analysis.verdict import break_even_notes, point_lines
 from kvroad.publish.figures.picture import (
-    MARKERS,
     NOTHING_PROVEN,
     Picture,
     Tables,
     colour_of,
+    legend_beside,
     log_ticks,
-    refused_note,
+    marker_of,
+    notes,
+    stacked,
+    write_beside,
 )
 from kvroad.publish.palette import SOFT
 
@@ -55,7 +58,7 @@ def rate_picture(tables: Tables) -> Picture:
             " issuing, with the fitted cost model and the sizes at which two are equally fast."
         ),
         alt=" ".join([*rates, *break_even_notes(tables.costs)]),
-        note="\n".join(filter(None, [_NOTE, refused_note(tables.cells)])),
+        note=notes(tables.cells, _NOTE),
         left_out=left_out,
         data=data,
         draw=_draw_rates,
@@ -74,21 +77,19 @@ def _rate_data(costs: CostTables) -> pd.DataFrame:
         .rename(columns={"break_even_bytes": "descriptor_bytes"})
         .assign(kind="break-even"),
     ]
-    kept = [f[f["pull_bytes"] == largest].reindex(columns=_COLUMNS) for f in frames]
-    kept = [frame for frame in kept if len(frame)]
-    return pd.concat(kept, ignore_index=True) if kept else pd.DataFrame(columns=_COLUMNS)
+    return stacked([frame[frame["pull_bytes"] == largest] for frame in frames], _COLUMNS)
 
 
 def _draw_rates(axes: Axes, data: pd.DataFrame) -> None:
     measured = data[data["kind"] == "measured"]
     for index, name in enumerate(dict.fromkeys(measured["series"])):
-        own = data[data["series"] == name]
-        marks, line = own[own["kind"] == "measured"], own[own["kind"] == "fit"]
+        rows = data[data["series"] == name]
+        marks, line = rows[rows["kind"] == "measured"], rows[rows["kind"] == "fit"]
         points = f"{len(marks)} size{'s' if len(marks) != 1 else ''}"
         axes.plot(
             marks["descriptor_bytes"],
             marks["gb_per_s"],
-            MARKERS[index % len(MARKERS)],
+            marker_of(index),
             color=colour_of(index),
             label=f"{name}\n({points}{'' if len(line) else ', no fit'})",
         )
@@ -96,11 +97,12 @@ def _draw_rates(axes: Axes, data: pd.DataFrame) -> None:
     # In a frame of points and curves the sizes are floats, whole ones and others.
     for size in data.loc[data["kind"] == "break-even", "descriptor_bytes"]:
         axes.axvline(size, color=SOFT, linestyle=":")
-        axes.annotate(
+        write_beside(
+            axes,
             f"equal at {_size_text(size, 0)}",
             (size, 0.02),
-            xytext=(4, 0),
-            textcoords="offset points",
+            4,
+            va="baseline",
             xycoords=("data", "axes fraction"),
             fontsize=8,
         )
@@ -112,7 +114,7 @@ def _draw_rates(axes: Axes, data: pd.DataFrame) -> None:
     log_ticks(axes.yaxis)
     axes.set_xlabel("size of a descriptor (log scale)")
     axes.set_ylabel("rate of a pull (GB/s, log scale)")
-    axes.legend(title="series", frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    legend_beside(axes, "series")
 
 
 def _size_text(size: float, _: float) -> str:

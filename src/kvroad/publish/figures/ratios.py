@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -11,7 +10,16 @@ from matplotlib.lines import Line2D
 
 from kvroad.analysis.tables import margin, metric
 from kvroad.analysis.verdict import number, percent, records, tokens_text
-from kvroad.publish.figures.picture import Picture, Tables, colour_of, log_ticks, refused_note
+from kvroad.publish.figures.picture import (
+    Picture,
+    Tables,
+    colour_of,
+    legend_above,
+    log_ticks,
+    name_rows,
+    notes,
+    stacked,
+)
 from kvroad.publish.palette import GRID, INK, PAPER, SOFT
 
 __all__ = ["ratios_picture"]
@@ -72,7 +80,7 @@ def ratios_picture(tables: Tables) -> Picture:
             )
         ),
         alt=" ".join(pulls["sentence"]),
-        note="\n".join(filter(None, [note, refused_note(tables.cells)])),
+        note=notes(tables.cells, note),
         left_out=left_out,
         height=1.7 + 0.27 * max(len(data), 3),
         data=data,
@@ -83,7 +91,7 @@ def ratios_picture(tables: Tables) -> Picture:
 def _ratio_data(tables: Tables) -> pd.DataFrame:
     verdict, quoted = tables.verdict, tables.design.quoted
     chosen = verdict[(verdict["metric"] == "pull_ms") & (verdict["tested"] == "ratio")]
-    frames = [chosen.assign(kind="measured").reindex(columns=_COLUMNS)]
+    frames = [chosen.assign(kind="measured")]
     ratios = quoted.ratios.get("pull_ms", {}) if quoted else {}
     if quoted and ratios and len(chosen):
         rows = [
@@ -97,15 +105,8 @@ def _ratio_data(tables: Tables) -> pd.DataFrame:
             }
             for tokens, ratio in sorted(ratios.items())
         ]
-        frames.append(pd.DataFrame(rows).reindex(columns=_COLUMNS))
-    kept = [frame for frame in frames if len(frame)]
-    return pd.concat(kept, ignore_index=True) if kept else pd.DataFrame(columns=_COLUMNS)
-
-
-def _ratio_label(row: dict[str, Any]) -> str:
-    """Return a row's number and word; a quoted number has the digits that were published."""
-    shown = f"{row['ratio']:g}" if row["kind"] == "quoted" else number(row["ratio"])
-    return f"{shown}x {row['verdict']}"
+        frames.append(pd.DataFrame(rows))
+    return stacked(frames, _COLUMNS)
 
 
 def _draw_ratios(axes: Axes, data: pd.DataFrame, main: str) -> None:
@@ -133,8 +134,10 @@ def _draw_ratios(axes: Axes, data: pd.DataFrame, main: str) -> None:
             markerfacecolor=PAPER if is_hollow else colour_of(colour),
             markersize=7,
         )
+        # A quoted number has the digits that were published.
+        ratio = f"{row['ratio']:g}" if row["kind"] == "quoted" else number(row["ratio"])
         axes.annotate(
-            _ratio_label(row),
+            f"{ratio}x {row['verdict']}",
             (1.01, place),
             xycoords=("axes fraction", "data"),
             va="center",
@@ -143,12 +146,12 @@ def _draw_ratios(axes: Axes, data: pd.DataFrame, main: str) -> None:
         )
         pair = f" against {row['baseline']}" if row["baseline"] != main else ""
         labels.append(f"{row['arm']}{pair}, {tokens_text(int(row['prompt_tokens']))}")
-    axes.set_yticks(range(len(labels)), labels, fontsize=8.5)
-    axes.set_ylim(len(labels) - 0.4, -0.6)
+    name_rows(axes, labels, fontsize=8.5)
     log_ticks(axes.xaxis)
-    axes.grid(visible=False, axis="y")
     axes.set_xlabel(f"ratio to {' or '.join(dict.fromkeys(data['baseline']))} (log scale)")
-    axes.figure.legend(
+    legend_above(
+        axes,
+        5,
         handles=[
             Line2D(
                 [],
@@ -162,8 +165,5 @@ def _draw_ratios(axes: Axes, data: pd.DataFrame, main: str) -> None:
             for word in _LOOKS
             if data["verdict"].str.startswith(word).any()
         ],
-        frameon=False,
-        loc="outside upper right",
-        ncols=5,
         fontsize=8.5,
     )

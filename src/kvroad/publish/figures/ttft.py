@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Iterator
 
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
 from kvroad.analysis.verdict import extra_ttft, number, records, tokens_text
-from kvroad.publish.figures.picture import Picture, Tables, colour_of
+from kvroad.publish.figures.picture import (
+    Picture,
+    Tables,
+    colour_of,
+    legend_above,
+    name_rows,
+    write_beside,
+)
 from kvroad.publish.palette import INK, PAPER, SOFT
 from kvroad.study.serving import AGGREGATED
 
@@ -38,7 +45,10 @@ def ttft_picture(tables: Tables) -> Picture:
     note = f"Quoted: {sources}; not measured here." if sources else ""
     if ours.empty:
         note = f"{note} Ours: none, {missing}.".strip()
-    texts = [f"{row['road']}, {row['kind']}: {_range_text(row)}." for row in records(data)]
+    texts = [
+        f"{row['road']}, {row['kind']}: {text}."
+        for row, text in zip(records(data), _range_texts(data), strict=True)
+    ]
     return Picture(
         name="extra_ttft",
         title="Extra time to first token by transport",
@@ -61,13 +71,8 @@ def ttft_picture(tables: Tables) -> Picture:
 
 
 def _ttft_data(tables: Tables) -> pd.DataFrame:
-    rows = [*_quoted_rows(tables), *_measured_rows(tables)]
-    return pd.DataFrame(rows, columns=_COLUMNS)
-
-
-def _quoted_rows(tables: Tables) -> list[dict[str, Any]]:
     guide = tables.design.quoted.guide if tables.design.quoted else {}
-    return [
+    quoted = [
         {
             "kind": _QUOTED[0] if row["is_measured"] else _QUOTED[1],
             "road": row["road"],
@@ -77,18 +82,11 @@ def _quoted_rows(tables: Tables) -> list[dict[str, Any]]:
         }
         for row in guide.get("extra_ttft_ms") or ()
     ]
-
-
-def _measured_rows(tables: Tables) -> list[dict[str, Any]]:
-    return [
-        {
-            **{name: row[name] for name in ("prompt_tokens", "low_ms", "value_ms", "high_ms")},
-            "kind": _MEASURED,
-            "road": row["arm"],
-            "source": tables.design.study,
-        }
+    ours = [
+        {**row, "kind": _MEASURED, "road": row["arm"], "source": tables.design.study}
         for row in extra_ttft(tables.summary, tables.design)
     ]
+    return pd.DataFrame([*quoted, *ours], columns=_COLUMNS)
 
 
 def _why_not_ours(tables: Tables) -> str:
@@ -100,17 +98,16 @@ def _why_not_ours(tables: Tables) -> str:
     return "no block has a proven launch both of an arm and of the arm none"
 
 
-def _range_text(row: dict[str, Any]) -> str:
-    if pd.notna(row["value_ms"]):
-        limits = (
-            f" ({number(row['low_ms'])} to {number(row['high_ms'])})"
-            if pd.notna(row["low_ms"])
-            else ""
-        )
-        return f"{number(row['value_ms'])} ms{limits}"
-    if row["low_ms"] == row["high_ms"]:
-        return f"{row['low_ms']:,.0f} ms"
-    return f"{row['low_ms']:,.0f} to {row['high_ms']:,.0f} ms"
+def _range_texts(data: pd.DataFrame) -> Iterator[str]:
+    """Yield each row's value with its interval, or the range that was quoted."""
+    for value, low, high in zip(data["value_ms"], data["low_ms"], data["high_ms"], strict=True):
+        if pd.notna(value):
+            limits = f" ({number(low)} to {number(high)})" if pd.notna(low) else ""
+            yield f"{number(value)} ms{limits}"
+        elif low == high:
+            yield f"{low:,.0f} ms"
+        else:
+            yield f"{low:,.0f} to {high:,.0f} ms"
 
 
 def _ticks(low: float, high: float) -> list[float]:
@@ -127,6 +124,7 @@ def _draw_ttft(axes: Axes, data: pd.DataFrame) -> None:
     floor, most = max(0.5 * min(positive), max(positive) / _DECADES), max(positive)
     axes.set_xscale("log")
     labels = []
+    texts = list(_range_texts(data))
     for place, row in enumerate(records(data)):
         is_ours = row["kind"] == _MEASURED
         ends = [row["value_ms"] if pd.isna(row[n]) else row[n] for n in ("low_ms", "high_ms")]
@@ -151,26 +149,16 @@ def _draw_ttft(axes: Axes, data: pd.DataFrame) -> None:
                 edgecolor=colour,
                 hatch="" if row["kind"] == _QUOTED[0] else "////",
             )
-        axes.annotate(
-            _range_text(row),
-            (high * 1.08, place),
-            xytext=(5, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=8.5,
-            color=INK,
-        )
+        write_beside(axes, texts[place], (high * 1.08, place), 5, fontsize=8.5, color=INK)
         tokens = row["prompt_tokens"]
         labels.append(
             row["road"] + (f", {tokens_text(int(tokens))} tokens" if pd.notna(tokens) else "")
         )
-    axes.set_yticks(range(len(labels)), labels)
-    axes.set_ylim(len(labels) - 0.4, -0.6)
+    name_rows(axes, labels)
     axes.set_xlim(0.9 * floor, 30 * most)
     axes.set_xticks(_ticks(floor, most))
     axes.minorticks_off()
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"{value:g}")
-    axes.grid(visible=False, axis="y")
     axes.set_xlabel("extra time to first token (ms, log scale)")
     kinds = set(data["kind"])
     handles = [
@@ -180,4 +168,4 @@ def _draw_ttft(axes: Axes, data: pd.DataFrame) -> None:
     ]
     if _MEASURED in kinds:
         handles.append(Patch(facecolor=colour_of(0), label=_MEASURED))
-    axes.figure.legend(handles=handles, frameon=False, loc="outside upper right", ncols=3)
+    legend_above(axes, 3, handles=handles)
