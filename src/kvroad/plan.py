@@ -209,7 +209,10 @@ class Claim:
 
 @dataclass(frozen=True)
 class Plan:
-    """One launch: processes started one after the other, then the cells in order."""
+    """One launch: processes started one after the other, then the cells in order.
+
+    ``packages`` are distributions whose versions belong to the facts of the host.
+    """
 
     launch: str
     arm: str
@@ -222,6 +225,7 @@ class Plan:
     bind_address: str = "127.0.0.1"
     stop_timeout_s: float = 20.0
     facts_from: str | None = None
+    packages: list[str] = field(default_factory=list)
     version: int = PLAN_VERSION
 
 
@@ -266,7 +270,7 @@ def loads(text: str) -> Plan:
 
 # What a plan says of who asks, of waiting and of judging: none of it is measured.
 _NOT_ESSENTIAL = {
-    "plan": ("owner", "ports", "bind_address", "stop_timeout_s"),
+    "plan": ("owner", "ports", "bind_address", "stop_timeout_s", "packages"),
     "claim": ("carried_at_least", "not_carried_at_most", "idle_bytes_per_s"),
     "process": ("ready_timeout_s", "next_after_s"),
     "phase": ("timeout_s",),

@@ -13,8 +13,9 @@ from kvroad.errors import UserError, nearest
 from kvroad.evidence.redact import redact_env
 from kvroad.study.arms import arm_labels, ucx_tls_of, variant_settings
 from kvroad.study.fields import Engine, Host, HostSide, Model, Study, Workload
+from kvroad.study.kinds import CONNECTIONS, ENGINES
 from kvroad.study.kv_layout import pull_layout
-from kvroad.study.serving import AGGREGATED, SERVING_ENGINES, check_serving
+from kvroad.study.serving import AGGREGATED, check_serving
 from kvroad.study.sides import SIDES, is_split, side_host, single_hosts
 
 __all__ = ["UCX_ALIASES", "UCX_TRANSPORTS", "check_ucx_tls", "validate", "validate_hosts"]
@@ -61,10 +62,10 @@ def _sees_cuda(entries: list[str]) -> bool:
     return bool(names & {"all", "cuda", "cuda_copy"})
 
 
-_ONE_OF: dict[str, tuple[str, ...]] = {
+_ONE_OF: dict[str, Iterable[str]] = {
     "retry": ("unproven", "none"),
-    "host.connection": ("local", "ssh", "slurm", "hand"),
-    "engine.name": ("nixl", *SERVING_ENGINES),
+    "host.connection": CONNECTIONS,
+    "engine.name": ENGINES,
     "engine.cells_per_launch": ("one", "all"),
     "engine.operation": ("read", "write"),
     "engine.memory": ("DRAM", "VRAM"),
@@ -143,11 +144,12 @@ def validate_hosts(study: Study) -> None:
     for name in names:
         if names.count(name) > 1:
             raise UserError(f"host: two hosts are named {name!r}; set host.OPTION.name")
-    by_hand = [host.name for host in hosts if host.connection == "hand"]
+    kinds = {host.name: CONNECTIONS[host.connection] for host in hosts}
+    by_hand = [name for name, kind in kinds.items() if kind.is_by_hand]
     if by_hand:
         raise UserError(f"host: {by_hand[0]} is reached by hand and needs a study of its own")
-    if len({host.connection == "slurm" for host in hosts}) == 2:
-        raise UserError("host: nodes of Slurm and other hosts need a study each")
+    if len({kind.is_allocated_in_job for kind in kinds.values()}) == 2:
+        raise UserError("host: nodes that a job allocates and other hosts need a study each")
     step = 2 * len(hosts)
     if study.launches % step:
         raise UserError(
@@ -313,15 +315,13 @@ def _check_host(host: Host) -> None:
         _check_one_host(half, f"host.{side}" if told != HostSide() else "host")
     if len({half.name for half in halves.values()}) == 1:
         raise UserError(f"host.prefill.name and host.decode.name are both {host.prefill.name!r}")
-    if host.connection == "hand":
-        raise UserError(
-            "host.connection: two hosts by hand cannot keep step; allowed: ssh, slurm, local"
-        )
+    if CONNECTIONS[host.connection].is_by_hand:
+        allowed = ", ".join(kind.name for kind in CONNECTIONS.values() if not kind.is_by_hand)
+        raise UserError(f"host.connection: two hosts by hand cannot keep step; allowed: {allowed}")
 
 
 def _check_one_host(host: Host, where: str) -> None:
-    if host.connection == "ssh" and not host.address:
-        raise UserError(f"{where}.address is missing: connection ssh needs a name or an address")
+    CONNECTIONS[host.connection].check(host, where)
     if host.port is not None and not 1 <= host.port <= _MOST_PORT:
         size = "large" if host.port > 1 else "small"
         raise UserError(f"{where}.port: {host.port} is too {size}; allowed is 1 to {_MOST_PORT}")
@@ -370,11 +370,7 @@ def _check_memory(study: Study, engine: Engine) -> None:
 
 
 def _check_layout(study: Study, engine: Engine, workload: Workload) -> None:
-    if engine.regions is not None and engine.cells_per_launch == "all":
-        raise UserError(
-            "engine.regions: a launch has one pool, and the size of a region depends on the "
-            "prompt length; set engine.cells_per_launch=one"
-        )
+    ENGINES[engine.name].check(engine)
     for prompt_tokens in study.prompt_tokens:
         pull_layout(study.model, engine, workload, prompt_tokens)
 

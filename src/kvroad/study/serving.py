@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kvroad.errors import UserError, nearest
+from kvroad.study.kinds import ENGINES
 
-__all__ = ["AGGREGATED", "SERVING_ENGINES", "HostServing", "ServingOptions", "check_serving"]
+__all__ = ["AGGREGATED", "HostServing", "ServingOptions", "check_serving"]
 
-SERVING_ENGINES = ("dynamo", "vllm")
 # The transport of an engine that serves alone: nothing is transferred.
 AGGREGATED = "none"
 _TOOLS = ("aiperf", "vllm_bench", "kvroad")
@@ -112,13 +112,14 @@ class HostServing:
 
 def check_serving(options: ServingOptions | None, engine: str, transports: list[str]) -> None:
     """Raise :class:`UserError` for the first option that cannot be meant."""
-    if engine not in SERVING_ENGINES:
+    if not ENGINES[engine].serves:
         if options is not None:
             raise UserError(f"engine.serving: engine {engine} serves nothing; leave it null")
         if AGGREGATED in transports:
+            serving = [kind.name for kind in ENGINES.values() if kind.serves]
             raise UserError(
                 f"transport: {AGGREGATED} is one engine that serves alone; it needs "
-                f"engine={' or engine='.join(SERVING_ENGINES)}"
+                f"engine={' or engine='.join(serving)}"
             )
         return
     if options is None:

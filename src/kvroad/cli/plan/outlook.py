@@ -14,14 +14,14 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from kvroad.engines.nixl import pool_bytes
-from kvroad.engines.planners import plan_of
+from kvroad.engines import largest_launch, plan_of, pool_bytes
 from kvroad.measure.missing import missing_launches
 from kvroad.plan import Claim, Plan
 from kvroad.results import cell_dir, outcome_of
 from kvroad.study.arms import lengths_of
 from kvroad.study.design import Cell, Design, Launch, contrast_pairs
 from kvroad.study.fields import Study
+from kvroad.study.kinds import ENGINES
 from kvroad.study.kv_layout import pull_layout
 from kvroad.study.sides import is_split, on_host
 
@@ -172,9 +172,9 @@ def _between(spans: list[_Span]) -> float:
 
 def memory(study: Study, design: Design) -> dict[str, Any] | None:
     """Return what the pools of the largest launch take; None where the engine has its own."""
-    if study.engine.name != "nixl":
+    if ENGINES[study.engine.name].serves:
         return None
-    largest = max(design.launches, key=lambda launch: pool_bytes(study, launch))
+    largest = largest_launch(study, design)
     return {
         "kind": study.engine.memory,
         "bytes_per_side": pool_bytes(study, largest) // 2,
