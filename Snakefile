@@ -17,6 +17,7 @@ from kvroad.measure.interrupts import forward_to_jobs, name_runner
 from kvroad.measure.preflight import check_hosts
 from kvroad.publish.tracking.marker import drop_stale_marker, tracking_uri
 from kvroad.step import module_digest
+from kvroad.study.kinds import CONNECTIONS
 from kvroad.study.sides import hosts_of, is_split
 from kvroad.study.name import resolved, study_slug
 from kvroad.study.file import STUDY_VARIABLE, study_path, write_study

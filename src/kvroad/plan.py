@@ -247,7 +247,10 @@ class Claim:
 
 @dataclass(frozen=True)
 class Plan:
-    """One launch: processes started one after the other, then the cells in order."""
+    """One launch: processes started one after the other, then the cells in order.
+
+    ``packages`` are distributions whose versions belong to the facts of the host.
+    """
 
     launch: str
     arm: str
@@ -260,6 +263,7 @@ class Plan:
     bind_address: str = "127.0.0.1"
     stop_timeout_s: float = 20.0
     facts_from: str | None = None
+    packages: list[str] = field(default_factory=list)
     version: int = PLAN_VERSION
 
 
@@ -322,6 +326,7 @@ def essence(plan: Plan) -> Plan:
         ports={},
         bind_address="",
         stop_timeout_s=0.0,
+        packages=[],
         claim=replace(
             plan.claim, carried_at_least=0.0, not_carried_at_most=0.0, idle_bytes_per_s=0.0
         ),

@@ -15,7 +15,7 @@ from sshd import Sshd, free_port, keygen
 
 from kvroad.errors import UserError
 from kvroad.hosts import AgentHost, HostLost
-from kvroad.hosts.ssh import SshMachine
+from kvroad.hosts.ssh.machine import SshMachine
 from kvroad.study import fields as study
 
 pytestmark = pytest.mark.live

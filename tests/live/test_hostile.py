@@ -13,7 +13,7 @@ from kvroad.errors import UserError
 from kvroad.hosts import AgentHost, build_agent
 from kvroad.hosts.local import LocalMachine
 from kvroad.hosts.machine import Machine
-from kvroad.hosts.ssh import SshMachine
+from kvroad.hosts.ssh.machine import SshMachine
 from kvroad.study import fields as study
 from kvroad.study.checks import validate
 from kvroad.study.compose import compose

@@ -11,7 +11,7 @@ from sshd import Sshd
 
 from kvroad.agent.manifest import check_manifest, write_manifest
 from kvroad.hosts import HostLost
-from kvroad.hosts.ssh import SshMachine
+from kvroad.hosts.ssh.machine import SshMachine
 from kvroad.study import fields as study
 
 pytestmark = pytest.mark.live

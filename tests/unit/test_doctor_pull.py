@@ -11,17 +11,17 @@ import pytest
 from raw_folders import SAMPLES, edit_rows
 from studies import make_study
 
-from kvroad.measure.host_fitness import Finding
 from kvroad.measure.trial_pull import ArmFinding, HostTable, examine_arms, examine_hosts, is_fit
 from kvroad.plan import Plan
 from kvroad.study.design import make_design
+from kvroad.study.kinds import HostFinding
 
 RECORDED = {
     "shm": "shm_four_threads",
     "tcp": "tcp_four_threads",
     "roce": "roce_falls_to_tcp",
 }
-LACKS = Finding("transport roce", "warning", "no RDMA device", "load the NIC's driver")
+LACKS = HostFinding("transport roce", "warning", "no RDMA device", "load the NIC's driver")
 
 
 class RecordedHost:
@@ -56,7 +56,7 @@ class RecordedHost:
 def examine(host: RecordedHost, folder: Path, *transports: str) -> list[ArmFinding]:
     known = make_study().transports | {"roce": ROCE}
     study = make_study(transports={name: known[name] for name in transports}, launches=2)
-    table = HostTable("host local", [Finding("NIXL", "ok", "1.5.1"), LACKS])
+    table = HostTable("host local", [HostFinding("NIXL", "ok", "1.5.1"), LACKS])
     said: list[ArmFinding] = []
     found = examine_arms(study, host, [table], folder, said.append)  # type: ignore[arg-type]
     assert said == found
@@ -109,12 +109,14 @@ def test_bytes_that_arrived_wrong_are_no_road(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("finding", "fit"),
     [
-        (Finding("NIXL", "refused", "none is installed"), False),
-        (Finding("transport roce", "refused", "no RDMA device"), True),
-        (Finding("host.interfaces", "warning", "no eth9"), True),
+        (HostFinding("NIXL", "refused", "none is installed"), False),
+        (HostFinding("transport roce", "refused", "no RDMA device"), True),
+        (HostFinding("host.interfaces", "warning", "no eth9"), True),
     ],
 )
-def test_only_what_every_pull_needs_keeps_one_from_being_tried(finding: Finding, fit: bool) -> None:
+def test_only_what_every_pull_needs_keeps_one_from_being_tried(
+    finding: HostFinding, fit: bool
+) -> None:
     assert is_fit([HostTable("host local", [finding])]) == fit
 
 

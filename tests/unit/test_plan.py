@@ -4,7 +4,8 @@ from pathlib import Path
 import pytest
 from studies import make_study
 
-from kvroad.engines.nixl import pool_bytes, replay_plan
+from kvroad.engines import pool_bytes
+from kvroad.engines.nixl import replay_plan
 from kvroad.errors import UserError
 from kvroad.plan import PlanError, dumps, essence, first_difference, loads
 from kvroad.study.design import make_design

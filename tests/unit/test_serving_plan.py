@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kvroad.engines.planners import plan_of
+from kvroad.engines import plan_of
 from kvroad.errors import UserError
 from kvroad.plan import Plan, Process, dumps, loads
 from kvroad.study.compose import compose

@@ -29,7 +29,7 @@ RECEIPTS = [
 
 # On a cluster a launch runs on the node where its job lands. Those of a block are compared
 # with each other: they are one job on one node, one after the other, as everywhere else.
-IS_CLUSTER = STUDY.host.connection == "slurm"
+IS_CLUSTER = CONNECTIONS[STUDY.host.connection].is_allocated_in_job
 
 
 def slot_of(launch):

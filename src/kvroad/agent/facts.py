@@ -9,18 +9,23 @@ import resource
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+
+from kvroad.evidence.host_facts import HostFacts, RdmaPort
 
 __all__ = ["boot_id", "host_facts", "query_gpus"]
 
-# Distributions whose versions decide what a measurement means.
+# Distributions whose versions decide what a measurement means; a plan may name more.
 _PACKAGES = ("nixl-cu13", "nixl-cu12", "nixl", "numpy", "vllm", "ai-dynamo", "aiperf", "torch")
 _GPU_FIELDS = "index,name,uuid,driver_version,memory.total,memory.used"
 
 
-def host_facts() -> dict[str, Any]:
-    """Return the facts of this host; what cannot be read is None, never a guess."""
+def host_facts(packages: Iterable[str] = ()) -> HostFacts:
+    """Return the facts of this host; what cannot be read is None, never a guess.
+
+    ``packages`` are further distributions whose versions are wanted.
+    """
     return {
         "node": platform.node(),
         "kernel": platform.release(),
@@ -35,7 +40,7 @@ def host_facts() -> dict[str, Any]:
         "load_1_min": os.getloadavg()[0],
         "python": platform.python_version(),
         "executable": sys.executable,
-        "packages": _packages(),
+        "packages": _versions([*_PACKAGES, *packages]),
         "gpus": query_gpus(),
         "rdma_ports": _rdma_ports(),
         "interfaces": sorted(p.name for p in Path("/sys/class/net").glob("*")),
@@ -63,9 +68,9 @@ def query_gpus() -> list[dict[str, str]] | None:
     return [dict(zip(names, row)) for row in rows]
 
 
-def _packages() -> dict[str, str]:
+def _versions(packages: Iterable[str]) -> dict[str, str]:
     found = {}
-    for name in _PACKAGES:
+    for name in packages:
         try:
             found[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
@@ -73,7 +78,7 @@ def _packages() -> dict[str, str]:
     return found
 
 
-def _rdma_ports() -> list[dict[str, str | None]] | None:
+def _rdma_ports() -> list[RdmaPort] | None:
     root = Path("/sys/class/infiniband")
     if not root.is_dir():
         return None

@@ -43,7 +43,7 @@ def make_raw_folder(
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     events.open(folder / "events.jsonl")
-    facts = host_facts()
+    facts = host_facts(plan.packages)
     events.send("launch", launch=plan.launch, boot_id=facts["boot_id"], run_id=run_id)
     ledger = work_dir / "ledger" / f"{os.getpid()}.json"
     launch = Launch(plan, folder, ledger, facts["boot_id"], events, lease)

@@ -7,9 +7,9 @@ import shutil
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from kvroad.agent.facts import host_facts
+from kvroad.evidence.host_facts import HostSurvey
 
 __all__ = ["parse_peers", "survey"]
 
@@ -18,11 +18,15 @@ _NO_GID = {"", "0000:0000:0000:0000:0000:0000:0000:0000", "fe80:0000:0000:0000:0
 _COMPUTE_FIELDS = "gpu_uuid,pid,process_name,used_memory"
 
 
-def survey(work_dir: Path, ports: Sequence[int] = ()) -> dict[str, Any]:
+def survey(work_dir: Path, ports: Sequence[int] = ()) -> HostSurvey:
     """Return the host's facts and what may change from one hour to the next."""
+    error = _write_error(work_dir)
+    place = next(p for p in (work_dir, *work_dir.absolute().parents) if p.exists())
     return {
         **host_facts(),
-        **_work_folder(work_dir),
+        "work_dir": str(work_dir),
+        "work_dir_error": error,
+        "disk_free_bytes": shutil.disk_usage(place).free,
         "port_holders": {str(port): _holder(port) for port in ports},
         "gpu_processes": _gpu_processes(),
         "gpu_peers": _gpu_peers(),
@@ -30,21 +34,15 @@ def survey(work_dir: Path, ports: Sequence[int] = ()) -> dict[str, Any]:
     }
 
 
-def _work_folder(work_dir: Path) -> dict[str, object]:
-    error = None
+def _write_error(work_dir: Path) -> str | None:
     try:
         work_dir.mkdir(parents=True, exist_ok=True)
         probe = work_dir / ".writable"
         probe.write_text("")
         probe.unlink()
     except OSError as failed:
-        error = str(failed)
-    place = next(p for p in (work_dir, *work_dir.absolute().parents) if p.exists())
-    return {
-        "work_dir": str(work_dir),
-        "work_dir_error": error,
-        "disk_free_bytes": shutil.disk_usage(place).free,
-    }
+        return str(failed)
+    return None
 
 
 def _holder(port: int) -> str | None:

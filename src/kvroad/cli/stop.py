@@ -7,7 +7,7 @@ import sys
 from contextlib import closing
 
 from kvroad.cli.status import DONE, FAILED, study_of
-from kvroad.engines.planners import owner_of
+from kvroad.engines import owner_of
 from kvroad.hosts import AgentHost, HostLost, open_host
 from kvroad.study.sides import hosts_of
 

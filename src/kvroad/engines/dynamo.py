@@ -12,14 +12,17 @@ from kvroad.engines.serving import (
     PREFILL,
     Site,
     engine_environment,
+    served_layout,
     serving_plan,
     vllm_options,
 )
+from kvroad.engines.serving_host import examine_serving
 from kvroad.plan import Plan, Process
 from kvroad.study.design import Cell, Launch
 from kvroad.study.fields import Study
+from kvroad.study.kinds import EngineKind
 
-__all__ = ["dynamo_plan"]
+__all__ = ["KIND", "dynamo_plan"]
 
 _MODES = {PREFILL: "prefill", DECODE: "decode"}
 
@@ -82,3 +85,8 @@ def _worker(site: Site, engine: str) -> Process:
         side=None if site.is_alone else _MODES[engine],
         next_after_s=site.options.decode_after_s if engine == PREFILL else None,
     )
+
+
+KIND = EngineKind(
+    "dynamo", plan=dynamo_plan, examine=examine_serving, layout=served_layout, serves=True
+)

@@ -6,35 +6,22 @@ import json
 from pathlib import Path
 from typing import Any
 
+from kvroad.engines import largest_launch, layout_of, pool_bytes
 from kvroad.errors import UserError
+from kvroad.evidence.host_facts import HostSurvey
 from kvroad.plan import Claim, Command, File, Phase, Plan, PlannedCell, Process
-from kvroad.study.design import Cell, Launch
-from kvroad.study.fields import Engine, Host, Study
-from kvroad.study.kinds import BACKENDS
-from kvroad.study.kv_layout import KvLayout, pull_layout
+from kvroad.study.design import Cell, Design, Launch
+from kvroad.study.fields import Engine, Host, Model, Study
+from kvroad.study.kinds import BACKENDS, OK, REFUSED, EngineKind, ExaminedHost, HostFinding
+from kvroad.study.kv_layout import KvLayout, in_regions
 from kvroad.study.sides import SIDES, is_split, side_host
 
-__all__ = ["layout_of", "pool_bytes", "probe_script", "replay_plan"]
+__all__ = ["KIND", "replay_plan"]
 
 _REPLAY = Path(__file__).parent / "replay"
-
-
-def layout_of(study: Study, launch: Launch, prompt_tokens: int) -> KvLayout:
-    """Return the layout of one rank's pull in this launch."""
-    return pull_layout(study.model, launch.arm.engine, launch.arm.workload, prompt_tokens)
-
-
-def pool_bytes(study: Study, launch: Launch) -> int:
-    """Return the bytes of all pools of a launch: both halves of every rank pair."""
-    longest = max(cell.prompt_tokens for cell in launch.cells)
-    pull = layout_of(study, launch, longest).n_pool_bytes
-    return 2 * launch.arm.engine.rank_pairs * launch.arm.workload.concurrency * pull
-
-
-def probe_script() -> str:
-    """Return a script that prints which NIXL and UCX the replay would find on a host."""
-    source = (_REPLAY / "binding.py").read_text()
-    return f"{source}\n\nimport json\n\nprint(json.dumps(probe()), flush=True)\n"
+_PACKAGES = ("nixl-cu13", "nixl-cu12", "nixl")
+# Left to the system and to everything else that runs on the host.
+_MEMORY_SHARE = 0.9
 
 
 def replay_plan(study: Study, launch: Launch, cells: list[Cell], owner: str) -> Plan:
@@ -198,3 +185,83 @@ def _planned_cell(
         if pulls
     ]
     return PlannedCell(cell.id, cell.prompt_tokens, phases)
+
+
+def _layout(layout: KvLayout, engine: Engine, model: Model) -> KvLayout:
+    return layout if engine.regions is None else in_regions(layout, engine.regions)
+
+
+def _check(engine: Engine) -> None:
+    if engine.regions is not None and engine.cells_per_launch == "all":
+        raise UserError(
+            "engine.regions: a launch has one pool, and the size of a region depends on the "
+            "prompt length; set engine.cells_per_launch=one"
+        )
+
+
+def _examine(study: Study, design: Design, host: ExaminedHost) -> list[HostFinding]:
+    nixl = _nixl(host.facts, study.engine.nixl_version)
+    ucx = [_ucx(host)] if nixl.status == OK else []
+    return [nixl, *ucx, _memory(study, design, host)]
+
+
+def _nixl(facts: HostSurvey, version: str | None) -> HostFinding:
+    """Return which NIXL the host's Python has, refused where it is not ``version``."""
+    packages = facts["packages"]
+    found = next((f"{name} {packages[name]}" for name in _PACKAGES if name in packages), None)
+    if found is None:
+        return HostFinding(
+            "NIXL",
+            REFUSED,
+            f"none of {', '.join(_PACKAGES)} is installed for {facts['executable']}",
+            f"install one: {facts['executable']} -m pip install --no-deps nixl-cu13 numpy",
+        )
+    is_right = version is None or found.split()[1] == version
+    needed = "" if version is None else f"engine.nixl_version asks for {version}"
+    return HostFinding("NIXL", OK if is_right else REFUSED, found, needed)
+
+
+def _ucx(host: ExaminedHost) -> HostFinding:
+    """Start NIXL on the host and return which UCX it finds."""
+    needed = "NIXL must start with its UCX backend"
+    script = (_REPLAY / "binding.py").read_text()
+    script += "\n\nimport json\n\nprint(json.dumps(probe()), flush=True)\n"
+    try:
+        found = host.ask(script)
+    except UserError as error:
+        # With too little memory to lock NIXL may hang or die; other lines say of such things.
+        return HostFinding("UCX", REFUSED, str(error), needed)
+    if found["error"] is not None:
+        return HostFinding("UCX", REFUSED, str(found["error"]), needed)
+    return HostFinding("UCX", OK, f"{found['ucx']} at {found['ucx_library']}")
+
+
+def _memory(study: Study, design: Design, host: ExaminedHost) -> HostFinding:
+    """Return whether the pools of the largest launch fit; of two hosts each has half of them."""
+    largest = largest_launch(study, design)
+    share = 0.5 if is_split(study.host) else 1.0
+    needed = share * pool_bytes(study, largest)
+    available = _available_bytes(study, host)
+    fits = int(available // (share * pool_bytes(study, largest, concurrency=1)))
+    return HostFinding(
+        f"{study.engine.memory} for the pools",
+        OK if needed <= available else REFUSED,
+        f"{needed / 1e9:.1f} GB asked for, {available / 1e9:.1f} GB to be had",
+        f"the largest workload.concurrency that fits is {fits}",
+    )
+
+
+def _available_bytes(study: Study, host: ExaminedHost) -> float:
+    if study.engine.memory == "DRAM":
+        return _MEMORY_SHARE * (host.facts["memory_available_bytes"] or 0)
+    free = [
+        (float(gpu["memory.total"]) - float(gpu["memory.used"])) * 2**20
+        for gpu in host.facts["gpus"] or []
+        if int(gpu["index"]) in host.host.gpus
+    ]
+    # Each GPU holds one half of one pair, so the fullest one decides for all of them.
+    halves = study.engine.rank_pairs * (1 if is_split(study.host) else 2)
+    return _MEMORY_SHARE * min(free, default=0.0) * halves
+
+
+KIND = EngineKind("nixl", plan=replay_plan, examine=_examine, layout=_layout, check=_check)

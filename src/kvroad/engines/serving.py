@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kvroad.engines.nixl import layout_of
+from kvroad.engines import layout_of
 from kvroad.errors import UserError
 from kvroad.plan import (
     Claim,
@@ -22,7 +22,7 @@ from kvroad.plan import (
     Serving,
 )
 from kvroad.study.design import Cell, Launch
-from kvroad.study.fields import Study
+from kvroad.study.fields import Engine, Model, Study
 from kvroad.study.kinds import BACKENDS
 from kvroad.study.kv_layout import KvLayout
 from kvroad.study.serving import AGGREGATED, ServingOptions
@@ -34,7 +34,7 @@ __all__ = [
     "PREFILL",
     "Site",
     "engine_environment",
-    "probe_script",
+    "served_layout",
     "serving_plan",
     "vllm_options",
 ]
@@ -355,40 +355,25 @@ def _planned_cell(site: Site, cell: Cell, layout: KvLayout) -> PlannedCell:
     return PlannedCell(cell.id, cell.prompt_tokens, phases)
 
 
-_PROBE = """
-import json, os, shutil
-from pathlib import Path
+def served_layout(layout: KvLayout, engine: Engine, model: Model) -> KvLayout:
+    """Return the layout as vLLM is asked to keep it: K beside V, all layers in one block.
 
-def programs(words):
-    home = os.path.expanduser("~")
-    found = {"missing": None, "error": None}
-    for name, word in words.items():
-        word = word.replace("{home}", home)
-        found[name] = word
-        if name == "host.serving.model":
-            folder = os.path.expanduser(word)
-            is_folder = word.startswith(("/", "~", "./"))
-            if is_folder and not (Path(folder) / "config.json").is_file():
-                return {"missing": name, "error": f"no config.json in {folder}"}
-        elif word == "{python}":
-            found[name] = "the agent's"
-        else:
-            found[name] = shutil.which(word)
-            if found[name] is None:
-                return {"missing": name, "error": f"no program {word}"}
-    return found
-"""
-
-
-def probe_script(study: Study) -> str:
-    """Return a script that prints what a host has of what serving needs.
-
-    Its answer maps settings to what was found; or ``missing`` is the first setting whose
-    program or model is not there, and ``error`` says what was looked for.
+    Raises
+    ------
+    UserError
+        Where vLLM would not join the blocks of all layers.
     """
-    site, options = study.host.serving, study.engine.serving
-    words = {"host.serving.python": site.python or "{python}"}
-    if options is None or options.tool == "aiperf":
-        words["host.serving.aiperf"] = site.aiperf
-    words["host.serving.model"] = site.model or study.model.repository or ""
-    return f"{_PROBE}\nprint(json.dumps(programs({words!r})))\n"
+    options = engine.serving
+    if options is None:
+        return layout
+    if options.cross_layer_blocks and len(layout.groups) > 1:
+        raise UserError(
+            f"engine.serving.cross_layer_blocks: model {model.name} has {len(layout.groups)} "
+            "groups of layers, and vLLM joins the blocks of one group only"
+        )
+    if options.cross_layer_blocks:
+        joined_bytes = layout.descriptor_bytes * layout.n_tensors * layout.halves
+        return KvLayout(1, 1, joined_bytes, layout.groups)
+    if options.packed_kv and layout.halves == 2:
+        return KvLayout(layout.n_tensors, 1, 2 * layout.descriptor_bytes, layout.groups)
+    return layout

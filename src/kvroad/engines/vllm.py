@@ -8,14 +8,17 @@ from kvroad.engines.serving import (
     PREFILL,
     Site,
     engine_environment,
+    served_layout,
     serving_plan,
     vllm_options,
 )
+from kvroad.engines.serving_host import examine_serving
 from kvroad.plan import Plan, Process
 from kvroad.study.design import Cell, Launch
 from kvroad.study.fields import Study
+from kvroad.study.kinds import EngineKind
 
-__all__ = ["vllm_plan"]
+__all__ = ["KIND", "vllm_plan"]
 
 _SIDES = {PREFILL: "prefill", DECODE: "decode"}
 
@@ -59,3 +62,8 @@ def _proxy(site: Site) -> Process:
         ready_url="http://{bind}:{port:frontend}/health",
         ready_timeout_s=site.engine.start_timeout_s,
     )
+
+
+KIND = EngineKind(
+    "vllm", plan=vllm_plan, examine=examine_serving, layout=served_layout, serves=True
+)

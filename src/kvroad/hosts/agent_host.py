@@ -6,10 +6,11 @@ import json
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from kvroad.agent.exits import BUSY, OK
 from kvroad.errors import UserError
+from kvroad.evidence.host_facts import HostSurvey
 from kvroad.hosts.machine import HostLost, Machine
 from kvroad.hosts.session import AgentSession
 from kvroad.plan import Plan, PlanError, dumps, essence, loads
@@ -56,13 +57,12 @@ class AgentHost:
         """Let go of the connection."""
         self.machine.close()
 
-    def facts(self, ports: Sequence[int] = ()) -> dict[str, Any]:
+    def facts(self, ports: Sequence[int] = ()) -> HostSurvey:
         """Return the host's facts as the agent reads them, and who holds these ports."""
-        told = ",".join(map(str, ports))
-        done = self.machine.call(["facts", f"--ports={told}"], _CALL_S)
-        return self._json(
-            done.returncode, done.stdout, f"the agent does not run: {done.last_words}"
-        )
+        done = self.machine.call(["facts", f"--ports={','.join(map(str, ports))}"], _CALL_S)
+        failure = f"the agent does not run: {done.last_words}"
+        # The agent there is of this very version: it was brought along.
+        return cast("HostSurvey", self._json(done.returncode, done.stdout, failure))
 
     def probe(self, script: str) -> dict[str, Any]:
         """Run a script that prints one line of JSON with the Python that engines get.

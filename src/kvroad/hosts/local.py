@@ -14,10 +14,11 @@ from pathlib import Path
 
 from kvroad.agent.manifest import MANIFEST, check_manifest
 from kvroad.hosts.agent_file import agent_bytes, agent_name
-from kvroad.hosts.machine import Completed, HostLost, shell_script
-from kvroad.study import fields as study
+from kvroad.hosts.machine import Completed, HostLost, Machine, shell_script
+from kvroad.study.fields import Host
+from kvroad.study.kinds import Connection
 
-__all__ = ["LocalMachine"]
+__all__ = ["KIND", "LocalMachine"]
 
 
 class LocalMachine:
@@ -27,7 +28,7 @@ class LocalMachine:
     nor a kill of this process.
     """
 
-    def __init__(self, host: study.Host) -> None:
+    def __init__(self, host: Host) -> None:
         self.label = f"host {host.name}"
         self._source = str(Path(host.source).expanduser()) if host.source else None
         self._python = str(Path(host.python).expanduser()) if host.python else sys.executable
@@ -164,3 +165,10 @@ class _Pipes:
         for pipe in (self._popen.stdout, self._popen.stderr):
             assert pipe is not None
             pipe.close()
+
+
+def _open(host: Host) -> Machine:
+    return LocalMachine(host)
+
+
+KIND = Connection("local", open=_open)

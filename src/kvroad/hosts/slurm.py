@@ -13,11 +13,12 @@ from typing import Any
 
 from kvroad.errors import UserError
 from kvroad.hosts.local import LocalMachine
-from kvroad.hosts.machine import HostLost
-from kvroad.study import fields as study
+from kvroad.hosts.machine import HostLost, Machine
+from kvroad.study.fields import Host, HostSide
+from kvroad.study.kinds import Allocation, Connection
 from kvroad.study.sides import SIDES, is_split
 
-__all__ = ["SlurmNode", "job_id", "placed"]
+__all__ = ["KIND"]
 
 _CALL_S = 30.0
 # What a network file system may take to show one node what another has written.
@@ -26,7 +27,7 @@ _VISIBLE_S = 60.0
 _KEPT = ("SLURM_CONF", "SLURM_CLUSTER_NAME", "SLURM_JOB_ID")
 
 
-def job_id(host: study.Host) -> str:
+def _job_id(host: Host) -> str:
     """Return the number of the job that this process is in.
 
     Raises
@@ -43,8 +44,8 @@ def job_id(host: study.Host) -> str:
     return number
 
 
-def placed(host: study.Host) -> study.Host:
-    """Return a host that has got its node, or one for each half, of this job's allocation.
+def _allocate(host: Host) -> Allocation:
+    """Return the job with the host that has got its node, or one for each half, in it.
 
     Addresses are no part of what a cell is named by: which nodes it ran on stands in its
     facts.
@@ -54,21 +55,22 @@ def placed(host: study.Host) -> study.Host:
     UserError
         Outside of a job, or where it has fewer than two nodes.
     """
-    number = job_id(host)
+    number = _job_id(host)
     nodes = _nodes(number)
     if not is_split(host):
-        return replace(host, address=os.environ.get("SLURMD_NODENAME") or nodes[0])
+        address = os.environ.get("SLURMD_NODENAME") or nodes[0]
+        return Allocation(number, replace(host, address=address))
     if len(nodes) < 2:
         raise UserError(
             f"host {host.name}: prefill and decode need two nodes, Slurm job {number} has "
             f"{len(nodes)}"
         )
     sides: dict[str, Any] = {}
-    for side, node in zip(SIDES, nodes, strict=False):
-        told: study.HostSide = getattr(host, side)
-        bind = told.bind_address or _address(node)
-        sides[side] = replace(told, address=node, bind_address=bind)
-    return replace(host, **sides)
+    for name, node in zip(SIDES, nodes, strict=False):
+        side: HostSide = getattr(host, name)
+        bind = side.bind_address or _address(node)
+        sides[name] = replace(side, address=node, bind_address=bind)
+    return Allocation(number, replace(host, **sides))
 
 
 def _nodes(number: str) -> list[str]:
@@ -101,8 +103,8 @@ class SlurmNode(LocalMachine):
     share.
     """
 
-    def __init__(self, host: study.Host) -> None:
-        self._job = job_id(host)
+    def __init__(self, host: Host) -> None:
+        self._job = _job_id(host)
         self._node = host.address or ""
         super().__init__(host)
         self.label = f"host {host.name} (node {self._node} of Slurm job {self._job})"
@@ -133,3 +135,10 @@ class SlurmNode(LocalMachine):
             "--quiet",
             *super()._argv(list(words)),
         ]
+
+
+def _open(host: Host) -> Machine:
+    return SlurmNode(host)
+
+
+KIND = Connection("slurm", open=_open, allocate=_allocate)

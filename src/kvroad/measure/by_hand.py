@@ -9,7 +9,7 @@ from pathlib import Path
 
 from kvroad.agent.bundle import PLANS, STUDY
 from kvroad.agent.manifest import MANIFEST, check_manifest
-from kvroad.engines.planners import plan_of
+from kvroad.engines import plan_of
 from kvroad.errors import UserError
 from kvroad.hosts.agent_file import agent_bytes
 from kvroad.measure.cell_folder import lay_down

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from kvroad.engines.nixl import layout_of
+from kvroad.engines import layout_of
 from kvroad.files import write_json
 from kvroad.measure.measurement import Measurement
 from kvroad.results import cell_dir, keep_attempt

@@ -10,11 +10,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from kvroad.engines.planners import plan_of
+from kvroad.engines import plan_of
 from kvroad.errors import UserError
 from kvroad.files import write_json
 from kvroad.hosts import HostLost, RunningHost, open_host
-from kvroad.hosts.slurm import job_id, placed
 from kvroad.measure.cell_folder import cell_facts, lay_down
 from kvroad.measure.lost_hosts import lost_because, note_lost
 from kvroad.measure.measurement import Measurement, cell_name
@@ -24,6 +23,7 @@ from kvroad.proof.judge import judge_raw
 from kvroad.proof.witness import Outcome
 from kvroad.results import cell_dir, keep_attempt, outcome_of, receipt_path
 from kvroad.study.design import Cell, Launch
+from kvroad.study.kinds import CONNECTIONS
 
 __all__ = ["end_of", "measure_launch", "measure_on_host", "settle", "write_receipt"]
 
@@ -68,12 +68,14 @@ def measure_on_host(
     if reason is None:
         try:
             study = with_.study
-            if study.host.connection == "slurm":
-                study = replace(study, host=placed(study.host))
+            allocate = CONNECTIONS[study.host.connection].allocate
+            allocation = allocate(study.host) if allocate else None
+            if allocation:
+                study = replace(study, host=allocation.host)
             with closing(open_host(study.host)) as host:
                 here = replace(with_, study=study, host=host)
-                if study.host.connection == "slurm":
-                    _check_nodes(here, host)
+                if allocation:
+                    _check_nodes(here, host, allocation.job)
                 return measure_launch(here, launch_id, attempt)
         except UserError as error:
             if not is_one_of_several:
@@ -84,10 +86,9 @@ def measure_on_host(
     return _give_up(with_, with_.design.launch(launch_id), attempt, reason)
 
 
-def _check_nodes(with_: Measurement, host: RunningHost) -> None:
-    """Check what Slurm has given, once in a job: no earlier was it known."""
-    number = job_id(with_.study.host)
-    done = with_.results_dir / "runs" / f"{with_.run_id}-job-{number}.json"
+def _check_nodes(with_: Measurement, host: RunningHost, job: str) -> None:
+    """Check the nodes that a job has got, once in it: no earlier were they known."""
+    done = with_.results_dir / "runs" / f"{with_.run_id}-job-{job}.json"
     check_once(with_.study, with_.design, host, with_.results_dir, done, with_.say)
 
 

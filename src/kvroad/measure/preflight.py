@@ -12,10 +12,11 @@ from typing import Any
 from kvroad.errors import UserError
 from kvroad.files import write_json
 from kvroad.hosts import RunningHost, open_host
-from kvroad.measure.host_fitness import OK, REFUSED, Finding, disk, findings_of, free_bytes
+from kvroad.measure.host_fitness import disk, findings_of, free_bytes
 from kvroad.measure.lost_hosts import note_lost
 from kvroad.study.design import Design
 from kvroad.study.fields import Host, Study
+from kvroad.study.kinds import CONNECTIONS, OK, REFUSED, HostFinding
 from kvroad.study.sides import hosts_of, on_host
 
 __all__ = ["check_host", "check_hosts", "check_once", "refuse", "table_lines"]
@@ -73,8 +74,8 @@ def check_hosts(
 ) -> None:
     """Check the named hosts of a study, all at once.
 
-    Of several hosts those that fail are lost for this run, and the others go on. Nodes of
-    Slurm are checked in the job that has got them.
+    Of several hosts those that fail are lost for this run, and the others go on. Nodes that a
+    job allocates are checked in the job that has got them.
 
     Raises
     ------
@@ -82,7 +83,7 @@ def check_hosts(
         When a study's one host fails, or all of them do.
     """
     todo = [host for host in hosts_of(study) if host.name in names]
-    todo = [host for host in todo if host.connection != "slurm"]
+    todo = [host for host in todo if not CONNECTIONS[host.connection].is_allocated_in_job]
     if not todo:
         return
     if not study.hosts:
@@ -106,7 +107,7 @@ def check_hosts(
         raise UserError(f"no host of {study.name} can be used; {todo[0].name}: {errors[0]}")
 
 
-def refuse(findings: list[Finding], label: str) -> None:
+def refuse(findings: list[HostFinding], label: str) -> None:
     """Raise UserError for the first finding that is refused, and count the others."""
     refused = [finding for finding in findings if finding.status == REFUSED]
     if not refused:
@@ -117,7 +118,7 @@ def refuse(findings: list[Finding], label: str) -> None:
     raise UserError(f"{label}: {first.check}: {first.found}{needed}{more}")
 
 
-def table_lines(findings: list[Finding], label: str) -> list[str]:
+def table_lines(findings: list[HostFinding], label: str) -> list[str]:
     """Return the table as lines of text."""
     width = max(len(finding.check) for finding in findings)
     lines = [f"preflight of {label}:"]

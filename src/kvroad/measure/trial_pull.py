@@ -7,15 +7,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kvroad.engines.planners import plan_of
+from kvroad.engines import plan_of
 from kvroad.hosts import RunningHost
-from kvroad.measure.host_fitness import OK, REFUSED, Finding, findings_of
+from kvroad.measure.host_fitness import findings_of
 from kvroad.proof.diagnose import Diagnosis, diagnose_complaints, diagnose_pulls
 from kvroad.proof.judge import judge
 from kvroad.proof.raw import read_raw
 from kvroad.proof.witness import Outcome
 from kvroad.study.design import Design, Launch, make_design
 from kvroad.study.fields import Study
+from kvroad.study.kinds import OK, REFUSED, HostFinding
 
 __all__ = ["DEFAULTS", "ArmFinding", "HostTable", "examine_arms", "examine_hosts", "is_fit"]
 
@@ -41,7 +42,7 @@ class HostTable:
     """The preflight table of one host."""
 
     label: str
-    findings: list[Finding]
+    findings: list[HostFinding]
 
 
 @dataclass(frozen=True)

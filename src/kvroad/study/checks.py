@@ -9,7 +9,7 @@ from kvroad.errors import UserError, nearest
 from kvroad.study.allowed import MOST_PORT
 from kvroad.study.arms import arm_labels, ucx_tls_of, variant_settings
 from kvroad.study.fields import Engine, Host, HostSide, Model, Study, Workload
-from kvroad.study.kinds import BACKENDS
+from kvroad.study.kinds import BACKENDS, CONNECTIONS, ENGINES
 from kvroad.study.kv_layout import pull_layout
 from kvroad.study.name import PUBLISHED
 from kvroad.study.serving import AGGREGATED, check_serving
@@ -51,11 +51,12 @@ def validate_hosts(study: Study) -> None:
     for name in names:
         if names.count(name) > 1:
             raise UserError(f"host: two hosts are named {name!r}; set host.OPTION.name")
-    by_hand = [host.name for host in hosts if host.connection == "hand"]
+    kinds = {host.name: CONNECTIONS[host.connection] for host in hosts}
+    by_hand = [name for name, kind in kinds.items() if kind.is_by_hand]
     if by_hand:
         raise UserError(f"host: {by_hand[0]} is reached by hand and needs a study of its own")
-    if len({host.connection == "slurm" for host in hosts}) == 2:
-        raise UserError("host: nodes of Slurm and other hosts need a study each")
+    if len({kind.is_allocated_in_job for kind in kinds.values()}) == 2:
+        raise UserError("host: nodes that a job allocates and other hosts need a study each")
     step = 2 * len(hosts)
     if study.launches % step:
         raise UserError(
@@ -111,19 +112,15 @@ def _check_transports(study: Study) -> None:
 def _check_host(host: Host) -> None:
     halves = {side: side_host(host, side) for side in SIDES}
     for side, half in halves.items():
-        if half.connection == "ssh" and not half.address:
-            where = f"host.{side}" if getattr(host, side) != HostSide() else "host"
-            raise UserError(
-                f"{where}.address is missing: connection ssh needs a name or an address"
-            )
+        where = f"host.{side}" if getattr(host, side) != HostSide() else "host"
+        CONNECTIONS[half.connection].check(half, where)
     if not is_split(host):
         return
     if len({half.name for half in halves.values()}) == 1:
         raise UserError(f"host.prefill.name and host.decode.name are both {host.prefill.name!r}")
-    if host.connection == "hand":
-        raise UserError(
-            "host.connection: two hosts by hand cannot keep step; allowed: ssh, slurm, local"
-        )
+    if CONNECTIONS[host.connection].is_by_hand:
+        allowed = ", ".join(kind.name for kind in CONNECTIONS.values() if not kind.is_by_hand)
+        raise UserError(f"host.connection: two hosts by hand cannot keep step; allowed: {allowed}")
 
 
 def _check_model(model: Model) -> None:
@@ -148,11 +145,7 @@ def _check_gpu_memory(study: Study) -> None:
 
 
 def _check_layout(study: Study, engine: Engine, workload: Workload) -> None:
-    if engine.regions is not None and engine.cells_per_launch == "all":
-        raise UserError(
-            "engine.regions: a launch has one pool, and the size of a region depends on the "
-            "prompt length; set engine.cells_per_launch=one"
-        )
+    ENGINES[engine.name].check(engine)
     for prompt_tokens in study.prompt_tokens:
         pull_layout(study.model, engine, workload, prompt_tokens)
 

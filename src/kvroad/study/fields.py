@@ -38,8 +38,8 @@ from kvroad.study.allowed import (
     must,
     not_empty,
 )
-from kvroad.study.kinds import BACKENDS
-from kvroad.study.serving import SERVING_ENGINES, HostServing, ServingOptions
+from kvroad.study.kinds import BACKENDS, CONNECTIONS, ENGINES
+from kvroad.study.serving import HostServing, ServingOptions
 from kvroad.study.setting import elsewhere, identity, identity_if_changed, no_identity, section
 
 __all__ = [
@@ -58,8 +58,6 @@ __all__ = [
     "Workload",
 ]
 
-ENGINES = ("nixl", *SERVING_ENGINES)
-CONNECTIONS = ("local", "ssh", "slurm", "hand")
 DTYPE_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4, "fp8": 1}
 
 

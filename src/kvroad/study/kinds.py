@@ -10,17 +10,34 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, BinaryIO, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, Generic, TypeVar
 
 from kvroad.errors import UserError, nearest
 from kvroad.evidence.log import ProcessLog
-from kvroad.plan import Claim
+from kvroad.plan import Claim, Plan
 from kvroad.registry import Named, kinds_in
 
 if TYPE_CHECKING:
-    from kvroad.study.fields import Engine, Transport
+    from kvroad.evidence.host_facts import HostSurvey
+    from kvroad.study.design import Cell, Design, Launch
+    from kvroad.study.fields import Engine, Host, Model, Study, Transport
+    from kvroad.study.kv_layout import KvLayout
 
-__all__ = ["BACKENDS", "Backend", "Registry"]
+__all__ = [
+    "BACKENDS",
+    "CONNECTIONS",
+    "ENGINES",
+    "OK",
+    "REFUSED",
+    "WARNING",
+    "Allocation",
+    "Backend",
+    "Connection",
+    "EngineKind",
+    "ExaminedHost",
+    "HostFinding",
+    "Registry",
+]
 
 K = TypeVar("K", bound=Named)
 
@@ -95,3 +112,106 @@ class Backend:
 
 
 BACKENDS = Registry("transport.backend", "kvroad.proof.backends", Backend)
+
+
+OK, WARNING, REFUSED = "ok", "warning", "refused"
+
+
+@dataclass(frozen=True)
+class HostFinding:
+    """One line of the preflight table; ``needed`` says what would pass."""
+
+    check: str
+    status: str
+    found: str
+    needed: str = ""
+
+
+@dataclass(frozen=True)
+class ExaminedHost:
+    """A host before anything is launched on it.
+
+    ``ask`` runs a script with the Python that engines get there and returns the JSON object
+    that it prints; it raises UserError where the script does not get as far.
+    """
+
+    host: Host
+    facts: HostSurvey
+    ask: Callable[[str], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class EngineKind:
+    """What moves KV caches in a launch, and how a study asks for it.
+
+    Parameters
+    ----------
+    plan
+        From a launch, its cells that are still to be measured and who asks, to the plan.
+    examine
+        Lines of the preflight table: what a host has of what the engine needs.
+    layout
+        From vLLM's default layout of one rank's pull to the one that the engine keeps; raises
+        UserError where the sizes do not divide.
+    check
+        Raises UserError where options of the engine cannot be meant together.
+    serves
+        Whether it answers requests: ``engine.serving`` says how, TTFT is measured, and its
+        pools are as large as it makes them.
+    packages
+        Distributions whose versions belong to its launches' facts, beyond those that the
+        agent looks for in any.
+    """
+
+    name: str
+    plan: Callable[[Study, Launch, list[Cell], str], Plan]
+    examine: Callable[[Study, Design, ExaminedHost], list[HostFinding]]
+    layout: Callable[[KvLayout, Engine, Model], KvLayout] = lambda layout, engine, model: layout
+    check: Callable[[Engine], None] = lambda engine: None
+    serves: bool = False
+    packages: tuple[str, ...] = ()
+
+
+ENGINES = Registry("engine.name", "kvroad.engines", EngineKind)
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """What a job has been given: its number, and the host with the nodes of it filled in."""
+
+    job: str
+    host: Host
+
+
+@dataclass(frozen=True)
+class Connection:
+    """How the agent gets to a host.
+
+    Parameters
+    ----------
+    open
+        Returns a `kvroad.hosts.machine.Machine`, of a room above; raises UserError where none
+        can be had.
+    check
+        Raises UserError for values of a host, or of one half of it, that do not go with the
+        connection; given are the host and its key.
+    allocate
+        Finds the nodes of a host that exists only within the job that this process is in;
+        None: the host is there before.
+    is_by_hand
+        Plans go out in a bundle, raw folders come back by ``kvroad ingest``.
+    """
+
+    name: str
+    open: Callable[[Host], Any]
+    check: Callable[[Host, str], None] = lambda host, where: None
+    allocate: Callable[[Host], Allocation] | None = None
+    is_by_hand: bool = False
+
+    @property
+    def is_allocated_in_job(self) -> bool:
+        """Whether its hosts exist only within a job: no earlier can they be looked at."""
+        return self.allocate is not None
+
+
+CONNECTIONS = Registry("host.connection", "kvroad.hosts", Connection)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from kvroad.errors import UserError
 from kvroad.study.fields import DTYPE_BYTES, Engine, Model, Workload
-from kvroad.study.serving import ServingOptions
+from kvroad.study.kinds import ENGINES
 
 __all__ = ["DTYPE_BYTES", "Group", "KvLayout", "in_regions", "kv_layout", "pull_layout"]
 
@@ -103,24 +103,7 @@ def pull_layout(model: Model, engine: Engine, workload: Workload, prompt_tokens:
         block_tokens=workload.block_tokens,
         prompt_tokens=prompt_tokens,
     )
-    if engine.serving is not None:
-        return _as_served(layout, engine.serving, model.name)
-    return layout if engine.regions is None else in_regions(layout, engine.regions)
-
-
-def _as_served(layout: KvLayout, options: ServingOptions, name: str) -> KvLayout:
-    """Return the layout as an engine is asked to keep it: K beside V, all layers in one block."""
-    joined = layout.n_tensors * layout.halves if options.cross_layer_blocks else 1
-    if options.cross_layer_blocks and len(layout.groups) > 1:
-        raise UserError(
-            f"engine.serving.cross_layer_blocks: model {name} has {len(layout.groups)} groups of "
-            "layers, and vLLM joins the blocks of one group only"
-        )
-    if options.cross_layer_blocks:
-        return KvLayout(1, 1, layout.descriptor_bytes * joined, layout.groups)
-    if options.packed_kv and layout.halves == 2:
-        return KvLayout(layout.n_tensors, 1, 2 * layout.descriptor_bytes, layout.groups)
-    return layout
+    return ENGINES[engine.name].layout(layout, engine, model)
 
 
 def in_regions(layout: KvLayout, n_regions: int) -> KvLayout:

@@ -24,11 +24,11 @@ from kvroad.study.allowed import (
     matches,
     must,
 )
+from kvroad.study.kinds import ENGINES
 from kvroad.study.setting import identity, no_identity, section
 
-__all__ = ["AGGREGATED", "SERVING_ENGINES", "HostServing", "ServingOptions", "check_serving"]
+__all__ = ["AGGREGATED", "HostServing", "ServingOptions", "check_serving"]
 
-SERVING_ENGINES = ("dynamo", "vllm")
 # The transport of an engine that serves alone: nothing is transferred.
 AGGREGATED = "none"
 # What the plan sets itself: a second value would contradict it without a word.
@@ -140,13 +140,14 @@ class HostServing:
 
 def check_serving(options: ServingOptions | None, engine: str, transports: list[str]) -> None:
     """Raise :class:`UserError` for the first option that cannot be meant."""
-    if engine not in SERVING_ENGINES:
+    if not ENGINES[engine].serves:
         if options is not None:
             raise UserError(f"engine.serving: engine {engine} serves nothing; leave it null")
         if AGGREGATED in transports:
+            serving = [kind.name for kind in ENGINES.values() if kind.serves]
             raise UserError(
                 f"transport: {AGGREGATED} is one engine that serves alone; it needs "
-                f"engine={' or engine='.join(SERVING_ENGINES)}"
+                f"engine={' or engine='.join(serving)}"
             )
         return
     if options is None:

@@ -36,7 +36,7 @@ from kvroad.analysis.tables.metrics import (
 )
 from kvroad.analysis.tables.write import write_atomic, write_json, write_table, write_text
 from kvroad.evidence.serving import CACHE_CHECKS, NOT_CHECKED
-from kvroad.study.serving import SERVING_ENGINES
+from kvroad.study.kinds import ENGINES
 
 __all__ = [
     "CACHE_CHECKS",
@@ -82,7 +82,8 @@ def build(design_path: Path | str, results_dir: Path | str, out_dir: Path | str)
     folders = read_cells(design.cells, Path(results_dir))
     pulls = pulls_table(folders, design.study)
     write_table(pulls, out / "pulls")
-    is_served = design.engine in SERVING_ENGINES
+    # The first designs name no engine: they are of the replay.
+    is_served = bool(design.engine) and ENGINES[design.engine].serves
     cells = cells_table(folders, pulls, design.study, design.kv_layout, is_served=is_served)
     write_table(cells, out / "cells")
     write_table(witnesses_table(folders), out / "witnesses")

@@ -8,8 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from kvroad.engines.nixl import pool_bytes
-from kvroad.engines.planners import plan_of
+from kvroad.engines import largest_launch, plan_of, pool_bytes
 from kvroad.measure.missing import missing_launches
 from kvroad.plan import Claim, Plan
 from kvroad.proof.witness import witness_kinds
@@ -17,6 +16,7 @@ from kvroad.results import outcome_of
 from kvroad.study.arms import lengths_of
 from kvroad.study.design import Cell, Design, Launch
 from kvroad.study.fields import Study
+from kvroad.study.kinds import ENGINES
 from kvroad.study.kv_layout import pull_layout
 from kvroad.study.sides import is_split, on_host
 
@@ -128,9 +128,9 @@ def to_run(study: Study, design: Design, results_dir: Path) -> list[LaunchRow]:
 
 def memory(study: Study, design: Design) -> Pools | None:
     """Return what the pools of the largest launch take; None where the engine has its own."""
-    if study.engine.name != "nixl":
+    if ENGINES[study.engine.name].serves:
         return None
-    largest = max(design.launches, key=lambda launch: pool_bytes(study, launch))
+    largest = largest_launch(study, design)
     return Pools(
         kind=study.engine.memory,
         bytes_per_side=pool_bytes(study, largest) // 2,

@@ -17,7 +17,7 @@ from fabric import Config, Connection
 
 from kvroad.errors import UserError
 from kvroad.hosts.machine import HostLost
-from kvroad.hosts.ssh_config import identity_files, known_hosts_files, read_ssh_config
+from kvroad.hosts.ssh.config import identity_files, known_hosts_files, read_ssh_config
 from kvroad.study import fields as study
 
 __all__ = ["connect", "deadline", "disconnect", "label_of"]

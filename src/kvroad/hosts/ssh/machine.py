@@ -14,9 +14,9 @@ from typing import Any
 from paramiko import SSHException
 
 from kvroad.hosts.agent_file import agent_bytes, agent_name
-from kvroad.hosts.connection import connect, deadline, disconnect, label_of
 from kvroad.hosts.machine import Completed, HostLost, shell_path, shell_script
-from kvroad.hosts.transfer import download
+from kvroad.hosts.ssh.connection import connect, deadline, disconnect, label_of
+from kvroad.hosts.ssh.transfer import download
 from kvroad.study import fields as study
 
 __all__ = ["SshMachine"]
