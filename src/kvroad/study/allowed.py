@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 from annotated_types import Ge, Gt, Le, Lt
 
@@ -39,15 +39,16 @@ __all__ = [
     "Positive",
     "Refused",
     "Share",
+    "Some",
     "Text",
     "Tolerance",
     "User",
     "Whole",
     "matches",
     "must",
-    "not_empty",
 ]
 
+T = TypeVar("T")
 MOST_PORT = 65535
 
 
@@ -84,9 +85,7 @@ def must(test: Callable[[Any], object], otherwise: str) -> Check:
     return Check(check)
 
 
-def not_empty(instead: str) -> Check:
-    """Return the check that refuses an empty list and says what to do instead."""
-
+def _not_empty(instead: str) -> Check:
     def check(values: list[Any]) -> list[Any]:
         if not values:
             raise Refused(f" is empty: {instead}")
@@ -195,8 +194,9 @@ Natural = Annotated[Whole, Ge(0)]
 Count = Annotated[Whole, Ge(1)]
 Port = Annotated[Count, Le(MOST_PORT)]
 Gpus = Annotated[list[Natural], Check(_distinct)]
+Some = Annotated[list[T], _not_empty("leave it null for all of them")]
 Lengths = Annotated[
-    list[Count], not_empty("name at least one length, such as [4096]"), Check(_distinct)
+    list[Count], _not_empty("name at least one length, such as [4096]"), Check(_distinct)
 ]
 Number = Annotated[float, Check(_number, is_before_type=True)]
 Tolerance = Annotated[Number, Ge(0)]

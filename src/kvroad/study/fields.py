@@ -30,12 +30,12 @@ from kvroad.study.allowed import (
     Port,
     Positive,
     Share,
+    Some,
     Text,
     Tolerance,
     User,
     Whole,
     must,
-    not_empty,
 )
 from kvroad.study.serving import SERVING_ENGINES, HostServing, ServingOptions
 from kvroad.study.setting import elsewhere, identity, no_identity, section
@@ -324,18 +324,10 @@ class Study:
         ),
     ] = no_identity("times that each arm is launched; even")
     baseline: Text = no_identity("the arm that others are compared with; null: the first")
-    arms: (
-        Annotated[list[Text], not_empty("leave it null for every transport in every variant")]
-        | None
-    ) = no_identity(
+    arms: Some[Text] | None = no_identity(
         "some of them, such as `[tcp,shm+push]`; null: every transport and variant", default=None
     )
-    contrasts: (
-        Annotated[
-            list[list[Text]], not_empty("leave it null to compare every arm with the baseline")
-        ]
-        | None
-    ) = no_identity(
+    contrasts: Some[list[Text]] | None = no_identity(
         "pairs of arms, `[[tcp,shm]]`; null: every arm against the baseline", default=None
     )
     prompt_tokens_of: dict[Text, Lengths] = no_identity(
