@@ -11,10 +11,10 @@ from kvroad.study import serving
 from kvroad.study.allowed import Count, Env, OneOf, Text
 from kvroad.study.setting import (
     Identity,
-    identity,
-    identity_if_changed,
+    cell,
+    cell_if_changed,
+    free,
     identity_of,
-    no_identity,
     section,
     settings_of,
 )
@@ -33,18 +33,18 @@ BACKENDS = {"ucx": 1, "libfabric": 2}
 class Toy:
     """A section as somebody would add one."""
 
-    name: Text = identity("its name")
-    backend: Annotated[Text, OneOf(BACKENDS)] = identity_if_changed("", default="ucx")
-    sizes: list[Count] = identity_if_changed("", default=None)
-    label: Text = no_identity("of figures", default="")
-    env: Env = identity("of every process", default_factory=dict)
+    name: Text = cell("its name")
+    backend: Annotated[Text, OneOf(BACKENDS)] = cell_if_changed("", default="ucx")
+    sizes: list[Count] = cell_if_changed("", default=None)
+    label: Text = free("of figures", default="")
+    env: Env = cell("of every process", default_factory=dict)
 
 
 @section
 class Holder:
     """A section with others in it."""
 
-    toys: dict[Text, Toy] = identity("by name", default_factory=dict)
+    toys: dict[Text, Toy] = cell("by name", default_factory=dict)
 
 
 @pytest.mark.parametrize("owner", SECTIONS, ids=lambda owner: owner.__name__)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from kvroad.errors import UserError
-from kvroad.study.fields import Engine, Study, Transport, Workload
+from kvroad.study.fields import Engine, Study, Transport, TransportOverride, Workload
 from kvroad.study.serving import AGGREGATED
 
 __all__ = [
@@ -50,10 +50,8 @@ def variant_settings(study: Study, variant: str) -> tuple[Engine, Workload]:
 
 def ucx_tls_of(study: Study, transport: str) -> list[str]:
     """Return the entries of ``UCX_TLS`` for a transport on this study's host."""
-    override = study.host.transports.get(transport)
-    if override is not None and override.ucx_tls is not None:
-        return override.ucx_tls
-    return study.transports[transport].ucx_tls
+    override = study.host.transports.get(transport, TransportOverride())
+    return override.ucx_tls or study.transports[transport].ucx_tls
 
 
 @dataclass(frozen=True)
@@ -82,22 +80,19 @@ def arms_of(study: Study) -> list[Arm]:
 
 def _arm(study: Study, transport_name: str, variant_name: str) -> Arm:
     transport, variant = study.transports[transport_name], study.variants[variant_name]
-    override = study.host.transports.get(transport_name)
-    tls, host_env = transport.ucx_tls, {}
-    if override is not None:
-        tls, host_env = override.ucx_tls or tls, override.env
+    override = study.host.transports.get(transport_name, TransportOverride())
     environment = {
         "UCX_LOG_LEVEL": "info",
         **study.engine.env,
         **study.host.env,
         **transport.env,
-        **host_env,
+        **override.env,
         **variant.env,
     }
     engine, workload = variant_settings(study, variant_name)
     # Serving engines may be killed at their end, which use counts do not survive.
     environment.setdefault("UCX_PROTO_INFO", "used" if engine.serving is None else "y")
-    environment.setdefault("UCX_TLS", ",".join(tls))
+    environment.setdefault("UCX_TLS", ",".join(ucx_tls_of(study, transport_name)))
     if transport_name == AGGREGATED:
         environment = {k: v for k, v in environment.items() if not k.startswith("UCX_")}
     return Arm(

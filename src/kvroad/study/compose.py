@@ -196,10 +196,8 @@ def _as_hydra_takes_it(override: Override, conf_dir: Path) -> str:
 
 
 def _text(override: Override) -> str:
-    if override.is_delete():
-        return f"~{override.key_or_group}"
-    sign = "++" if override.is_force_add() else "+" if override.is_add() else ""
-    return f"{sign}{override.key_or_group}={override.get_value_element_as_str()}"
+    key: str = override.get_key_element()
+    return key if override.is_delete() else f"{key}={override.get_value_element_as_str()}"
 
 
 def _hydra(overrides: Iterable[Override], conf_dir: Path) -> dict[str, Any]:

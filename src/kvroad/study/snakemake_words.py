@@ -52,7 +52,7 @@ def check_command_line(argv: Sequence[str]) -> None:
             )
 
 
-def snakemake_overrides(config: Mapping[str, Any], argv: Sequence[str] = ()) -> list[str]:
+def snakemake_overrides(config: Mapping[str, object], argv: Sequence[str] = ()) -> list[str]:
     """Return Snakemake's ``config`` as Hydra overrides, those of the key ``hydra`` last.
 
     Parameters

@@ -110,7 +110,7 @@ def shown(value: object) -> str:
 
 
 @cache
-def config_keys() -> Mapping[str, Any]:
+def config_keys() -> Mapping[str, object]:
     """Return the top-level keys of the configuration and the type of each."""
     hints = get_type_hints(Study, include_extras=True)
     # What is composed of the others.
@@ -128,20 +128,19 @@ def type_at(keys: Sequence[str], owner: type = Study) -> Any:
     """
     hint: Any = owner
     for depth, key in enumerate(keys):
-        known = keys_of(hint)
+        known, where = keys_of(hint), ".".join(keys[:depth])
         if known is None:
             hint = bare(get_args(hint)[1]) if get_origin(hint) is dict else Any
-            continue
-        where = ".".join(keys[:depth])
-        if key not in known:
-            if not known:
-                raise UserError(f"{'.'.join(keys)}: {where} is a value and has no keys")
+        elif key in known:
+            hint = bare(known[key])
+        elif known:
             raise unknown(f"key of {where}:" if where else "key", key, known)
-        hint = bare(known[key])
+        else:
+            raise UserError(f"{'.'.join(keys)}: {where} is a value and has no keys")
     return hint
 
 
-def keys_of(hint: Any) -> Mapping[str, Any] | None:
+def keys_of(hint: Any) -> Mapping[str, object] | None:
     """Return the keys below a value of this type; None where any name will do."""
     if hint is Study:
         return config_keys()
