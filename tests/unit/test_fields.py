@@ -108,6 +108,13 @@ def test_what_is_wrong_is_one_line_with_the_key_the_value_and_what_is_allowed(
     assert "\n" not in str(caught.value)
 
 
+def test_choices_of_a_registry_are_asked_for_at_each_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match="'toy' is not allowed"):
+        typed(Toy, {"name": "a", "backend": "toy"})
+    monkeypatch.setitem(BACKENDS, "toy", 3)
+    assert typed(Toy, {"name": "a", "backend": "toy"}).backend == "toy"
+
+
 def test_a_secret_is_named_and_not_shown() -> None:
     with pytest.raises(UserError, match=r"^toy\.env\.HF_TOKEN looks like a secret") as caught:
         typed(Toy, {"name": "a", "env": {"HF_TOKEN": "hush"}}, "toy")

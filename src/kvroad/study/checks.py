@@ -155,12 +155,11 @@ def _check_layout(study: Study, engine: Engine, workload: Workload) -> None:
 
 
 def _check_arms(study: Study) -> None:
+    arms, known = arm_labels(study), arm_labels(replace(study, arms=None))
     for arm in study.arms or []:
-        _check_choice("arms", arm, arm_labels(replace(study, arms=None)))
-    arms = arm_labels(study)
+        _check_choice("arms", arm, known)
     for arm, lengths in study.prompt_tokens_of.items():
-        known = arm_labels(replace(study, arms=None))
-        # Of a transport that is left out this time; a slip of the pen is told.
+        # An arm of a transport that is left out this time is no mistake; a misspelt one is.
         if arm not in known and not nearest(arm, known):
             continue
         _check_choice("prompt_tokens_of", arm, known)

@@ -44,7 +44,7 @@ class Setting:
     reaches: bool = False
 
 
-# The signatures are what type checkers take for those of ``dataclasses.field``.
+# Type checkers read default and default_factory by these names (PEP 681, field specifiers).
 def cell(text: str, *, default: Any = MISSING, default_factory: Any = MISSING) -> Any:
     """Declare a field of a cell's identity: another value asks for other cells."""
     return _field(Setting(text, Identity.YES), default, default_factory)
@@ -78,7 +78,7 @@ def _field(setting: Setting, default: Any, default_factory: Any) -> Any:
 )
 def section(cls: type[T]) -> type[T]:
     """Make a frozen dataclass whose fields are declared; pydantic refuses other keys."""
-    # A value that is one already is checked as well: replace() has looked at nothing.
+    # Instances are checked again too, since dataclasses.replace() checks nothing.
     cls.__pydantic_config__ = {  # type: ignore[attr-defined]
         "extra": "forbid",
         "revalidate_instances": "always",

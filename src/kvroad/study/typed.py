@@ -84,7 +84,7 @@ def _line(owner: type, details: Sequence[ErrorDetails], above: Sequence[str]) ->
     where, context = ".".join(keys), first.get("ctx", {})
     if kind in strange:
         allowed = keys_of(type_at(keys[len(above) : -1], owner)) or {}
-        return str(unknown(f"key of {'.'.join(keys[:-1])}:", keys[-1], allowed))
+        return str(_unknown_key(keys[:-1], keys[-1], allowed))
     if kind == "missing" or value == "???":  # OmegaConf's mark for a value that is to be given
         return f"{where} has no value"
     if kind in _BOUNDS:
@@ -100,6 +100,10 @@ def unknown(what: str, word: str, allowed: Iterable[str]) -> UserError:
     """Return the refusal of a word that is none of those allowed."""
     words = sorted(allowed)
     return UserError(f"unknown {what} {word!r}{nearest(word, words)} (allowed: {', '.join(words)})")
+
+
+def _unknown_key(above: Sequence[str], key: str, allowed: Iterable[str]) -> UserError:
+    return unknown(f"key of {'.'.join(above)}:" if above else "key", key, allowed)
 
 
 def shown(value: object) -> str:
@@ -128,15 +132,17 @@ def type_at(keys: Sequence[str], owner: type = Study) -> Any:
     """
     hint: Any = owner
     for depth, key in enumerate(keys):
-        known, where = keys_of(hint), ".".join(keys[:depth])
+        known = keys_of(hint)
         if known is None:
             hint = bare(get_args(hint)[1]) if get_origin(hint) is dict else Any
         elif key in known:
             hint = bare(known[key])
         elif known:
-            raise unknown(f"key of {where}:" if where else "key", key, known)
+            raise _unknown_key(keys[:depth], key, known)
         else:
-            raise UserError(f"{'.'.join(keys)}: {where} is a value and has no keys")
+            raise UserError(
+                f"{'.'.join(keys)}: {'.'.join(keys[:depth])} is a value and has no keys"
+            )
     return hint
 
 
