@@ -11,10 +11,10 @@ from kvroad.study import serving
 from kvroad.study.allowed import Count, Env, OneOf, Text
 from kvroad.study.setting import (
     Identity,
-    identity,
-    identity_if_changed,
+    cell,
+    cell_if_changed,
+    free,
     identity_of,
-    no_identity,
     section,
     settings_of,
 )
@@ -33,18 +33,18 @@ BACKENDS = {"ucx": 1, "libfabric": 2}
 class Toy:
     """A section as somebody would add one."""
 
-    name: Text = identity("its name")
-    backend: Annotated[Text, OneOf(BACKENDS)] = identity_if_changed("", default="ucx")
-    sizes: list[Count] = identity_if_changed("", default=None)
-    label: Text = no_identity("of figures", default="")
-    env: Env = identity("of every process", default_factory=dict)
+    name: Text = cell("its name")
+    backend: Annotated[Text, OneOf(BACKENDS)] = cell_if_changed("", default="ucx")
+    sizes: list[Count] = cell_if_changed("", default=None)
+    label: Text = free("of figures", default="")
+    env: Env = cell("of every process", default_factory=dict)
 
 
 @section
 class Holder:
     """A section with others in it."""
 
-    toys: dict[Text, Toy] = identity("by name", default_factory=dict)
+    toys: dict[Text, Toy] = cell("by name", default_factory=dict)
 
 
 @pytest.mark.parametrize("owner", SECTIONS, ids=lambda owner: owner.__name__)
@@ -106,6 +106,13 @@ def test_what_is_wrong_is_one_line_with_the_key_the_value_and_what_is_allowed(
         typed(Toy, data, "toy")
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_choices_of_a_registry_are_asked_for_at_each_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match="'toy' is not allowed"):
+        typed(Toy, {"name": "a", "backend": "toy"})
+    monkeypatch.setitem(BACKENDS, "toy", 3)
+    assert typed(Toy, {"name": "a", "backend": "toy"}).backend == "toy"
 
 
 def test_a_secret_is_named_and_not_shown() -> None:

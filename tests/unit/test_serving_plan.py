@@ -146,7 +146,7 @@ def test_a_plug_in_travels_with_the_plan_unless_it_is_not_wanted() -> None:
     [
         (["engine.serving.tool=aiprf"], "did you mean 'aiperf'?"),
         (["engine.serving.extra_args=[--block-size]"], "'--block-size' is set by the plan"),
-        (["engine.serving.extra_config={num_threads: 1}"], "num_threads is set by the plan"),
+        (["engine.serving.extra_config={num_threads: 1}"], "use engine.num_threads or"),
         (["engine.serving.vllm_version=new"], "is no version"),
         (
             ["engine.serving.decode_after_s=-1"],

@@ -42,6 +42,18 @@ def test_hosts_and_hostile_values_come_back_and_a_password_does_not(tmp_path: Pa
     assert replace(found, tracking=study.tracking) == study
 
 
+def test_a_file_that_another_version_wrote_is_refused_in_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "study.json"
+    write_study(compose(["study=smoke"], CONF), path)
+    text = path.read_text()
+    path.write_text(text.replace('"prompt_tokens"', '"prompt_token"'))
+    with pytest.raises(UserError, match=r"^unknown key 'prompt_token'; did you mean 'prompt_tok"):
+        read_study(path)
+    path.write_text(text.replace('"num_threads"', '"threads"'))
+    with pytest.raises(UserError, match=r"^unknown key of engine: 'threads'; did you mean 'num_"):
+        read_study(path)
+
+
 def test_without_a_file_there_is_no_study_and_other_words_have_another_file(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no study there"):
         read_study(tmp_path / "none.json")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 from annotated_types import Ge, Gt, Le, Lt
 
@@ -39,15 +39,17 @@ __all__ = [
     "Positive",
     "Refused",
     "Share",
+    "Some",
     "Text",
     "Tolerance",
     "User",
     "Whole",
     "matches",
     "must",
-    "not_empty",
+    "not_among",
 ]
 
+T = TypeVar("T")
 MOST_PORT = 65535
 
 
@@ -84,9 +86,7 @@ def must(test: Callable[[Any], object], otherwise: str) -> Check:
     return Check(check)
 
 
-def not_empty(instead: str) -> Check:
-    """Return the check that refuses an empty list and says what to do instead."""
-
+def _not_empty(instead: str) -> Check:
     def check(values: list[Any]) -> list[Any]:
         if not values:
             raise Refused(f" is empty: {instead}")
@@ -102,6 +102,11 @@ def _distinct(values: list[Any]) -> list[Any]:
     return values
 
 
+def not_among(word: str, words: list[str]) -> str:
+    """Return what is said of a word that is none of some."""
+    return f"is not allowed{nearest(word, words)} (allowed: {', '.join(words)})"
+
+
 @dataclass(frozen=True, eq=False)
 class OneOf:
     """The check that a word is one of some: of a registry, which is asked at each check."""
@@ -110,8 +115,7 @@ class OneOf:
 
     def _check(self, value: str) -> str:
         if value not in (words := list(self.choices)):
-            hint = nearest(value, words)
-            raise ValueError(f"is not allowed{hint} (allowed: {', '.join(words)})")
+            raise ValueError(not_among(value, words))
         return value
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
@@ -144,16 +148,13 @@ def _text(value: object) -> str:
     raise ValueError("is not text; put the value in quotes so that it stays as written")
 
 
-def _whole(value: object) -> int:
-    if not re.fullmatch(r"[+-]?\d+", str(value)):
-        raise ValueError("is not a whole number")
-    return int(str(value))
+def _number(kind: type, pattern: str, otherwise: str) -> Check:
+    def check(value: object) -> Any:
+        if not re.fullmatch(pattern, str(value)):
+            raise ValueError(otherwise)
+        return kind(str(value))
 
-
-def _number(value: object) -> float:
-    if not re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", str(value)):
-        raise ValueError("is not a number")
-    return float(str(value))
+    return Check(check, is_before_type=True)
 
 
 def _flag(value: object) -> bool:
@@ -190,15 +191,18 @@ def matches(pattern: str, otherwise: str) -> Check:
 
 
 Flag = Annotated[bool, Check(_flag, is_before_type=True)]
-Whole = Annotated[int, Check(_whole, is_before_type=True)]
+Whole = Annotated[int, _number(int, r"[+-]?\d+", "is not a whole number")]
 Natural = Annotated[Whole, Ge(0)]
 Count = Annotated[Whole, Ge(1)]
 Port = Annotated[Count, Le(MOST_PORT)]
 Gpus = Annotated[list[Natural], Check(_distinct)]
+Some = Annotated[list[T], _not_empty("leave it null for all of them")]
 Lengths = Annotated[
-    list[Count], not_empty("name at least one length, such as [4096]"), Check(_distinct)
+    list[Count], _not_empty("name at least one length, such as [4096]"), Check(_distinct)
 ]
-Number = Annotated[float, Check(_number, is_before_type=True)]
+Number = Annotated[
+    float, _number(float, r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", "is not a number")
+]
 Tolerance = Annotated[Number, Ge(0)]
 Positive = Annotated[Number, Gt(0)]
 Share = Annotated[Positive, Lt(1)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from kvroad.errors import UserError
-from kvroad.study.fields import Engine, Study, Transport, Workload
+from kvroad.study.fields import Engine, Study, Transport, TransportOverride, Workload
 from kvroad.study.kinds import BACKENDS
 from kvroad.study.serving import AGGREGATED
 
@@ -51,10 +51,8 @@ def variant_settings(study: Study, variant: str) -> tuple[Engine, Workload]:
 
 def ucx_tls_of(study: Study, transport: str) -> list[str]:
     """Return the entries of ``UCX_TLS`` for a transport on this study's host."""
-    override = study.host.transports.get(transport)
-    if override is not None and override.ucx_tls is not None:
-        return override.ucx_tls
-    return study.transports[transport].ucx_tls
+    override = study.host.transports.get(transport, TransportOverride())
+    return override.ucx_tls or study.transports[transport].ucx_tls
 
 
 @dataclass(frozen=True)
@@ -83,7 +81,7 @@ def arms_of(study: Study) -> list[Arm]:
 
 def _arm(study: Study, transport_name: str, variant_name: str) -> Arm:
     transport, variant = study.transports[transport_name], study.variants[variant_name]
-    override = study.host.transports.get(transport_name)
+    override = study.host.transports.get(transport_name, TransportOverride())
     engine, workload = variant_settings(study, variant_name)
     backend = BACKENDS[transport.backend]
     on_host = replace(transport, ucx_tls=ucx_tls_of(study, transport_name))
@@ -92,7 +90,7 @@ def _arm(study: Study, transport_name: str, variant_name: str) -> Arm:
         **study.engine.env,
         **study.host.env,
         **transport.env,
-        **(override.env if override is not None else {}),
+        **override.env,
         **variant.env,
     }
     if transport_name == AGGREGATED:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from kvroad.errors import UserError, nearest
-from kvroad.study.allowed import MOST_PORT
+from kvroad.study.allowed import MOST_PORT, not_among
 from kvroad.study.arms import arm_labels, ucx_tls_of, variant_settings
 from kvroad.study.fields import Engine, Host, HostSide, Model, Study, Workload
 from kvroad.study.kinds import BACKENDS, CONNECTIONS, ENGINES
@@ -47,7 +47,7 @@ def validate_hosts(study: Study) -> None:
     hosts = study.hosts
     if not hosts:
         return
-    names = [one.name for host in hosts for one in single_hosts(host)]
+    names = [half.name for host in hosts for half in single_hosts(host)]
     for name in names:
         if names.count(name) > 1:
             raise UserError(f"host: two hosts are named {name!r}; set host.OPTION.name")
@@ -84,9 +84,8 @@ def _check_engine(study: Study, engine: Engine) -> None:
 
 
 def _check_choice(path: str, value: str, allowed: Iterable[str]) -> None:
-    if value not in (allowed := list(allowed)):
-        hint = nearest(value, allowed)
-        raise UserError(f"{path}: {value!r} is not allowed{hint} (allowed: {', '.join(allowed)})")
+    if value not in (words := list(allowed)):
+        raise UserError(f"{path}: {value!r} {not_among(value, words)}")
 
 
 def _check_tolerances(study: Study) -> None:
@@ -151,12 +150,11 @@ def _check_layout(study: Study, engine: Engine, workload: Workload) -> None:
 
 
 def _check_arms(study: Study) -> None:
+    arms, known = arm_labels(study), arm_labels(replace(study, arms=None))
     for arm in study.arms or []:
-        _check_choice("arms", arm, arm_labels(replace(study, arms=None)))
-    arms = arm_labels(study)
+        _check_choice("arms", arm, known)
     for arm, lengths in study.prompt_tokens_of.items():
-        known = arm_labels(replace(study, arms=None))
-        # Of a transport that is left out this time; a slip of the pen is told.
+        # An arm of a transport that is left out this time is no mistake; a misspelt one is.
         if arm not in known and not nearest(arm, known):
             continue
         _check_choice("prompt_tokens_of", arm, known)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any, get_origin
 
@@ -24,12 +23,15 @@ from kvroad.study.fields import Model, Study
 from kvroad.study.name import without_password
 from kvroad.study.several_hosts import chosen_hosts, merge_studies, words_for_host
 from kvroad.study.snakemake_words import check_command_line, snakemake_overrides
-from kvroad.study.typed import FIELD_OF_GROUP, bare, config_keys, shown, type_at, typed, unknown
+from kvroad.study.typed import FIELD_OF_GROUP, config_keys, shown, type_at, typed, unknown
 
 __all__ = ["check_command_line", "compose", "read_model", "read_values", "snakemake_overrides"]
 
 # Groups of which a study takes several options; the others take one.
 _LIST_GROUPS = tuple(FIELD_OF_GROUP)
+# A list of hosts makes a study of each, which are merged.
+_SEVERAL = (*_LIST_GROUPS, "host")
+Overrides = Mapping[str, Override]
 _HOW_TO_CHOOSE = "a file chooses options by '- override /GROUP: OPTION' under defaults"
 
 
@@ -44,36 +46,41 @@ def compose(overrides: Sequence[str], conf_dir: Path) -> Study:
     conf_dir = conf_dir.resolve()
     if not (conf_dir / "config.yaml").is_file():
         raise UserError(f"configuration: {conf_dir / 'config.yaml'} does not exist")
-    asked = {override.key_or_group: override for override in map(_parse, overrides)}
-    hosts = chosen_hosts(_value(asked, "host"), _value(asked, "study"), conf_dir)
-    if not hosts:
-        return _compose(asked, asked, conf_dir)
-    words = {key: str(override.input_line) for key, override in asked.items()}
+    given = {override.key_or_group: override for override in map(_parse, overrides)}
+    hosts = chosen_hosts(_value(given, "host"), _value(given, "study"), conf_dir)
+    if hosts is None:
+        return _compose(given, given, conf_dir)
+    _check_options("host", hosts, _options(conf_dir, "host"))
+    words = {key: str(override.input_line) for key, override in given.items()}
     studies = []
     for host in hosts:
-        own = map(_parse, words_for_host(host, hosts, words))
-        studies.append(_compose({o.key_or_group: o for o in own}, asked, conf_dir))
+        of_host = map(_parse, words_for_host(host, hosts, words))
+        studies.append(_compose({o.key_or_group: o for o in of_host}, given, conf_dir))
     study = merge_studies(studies)
     validate_hosts(study)
     return study
 
 
-def _value(asked: Mapping[str, Override], key: str) -> Any:
-    override = asked.get(key)
+def _value(overrides: Overrides, key: str) -> Any:
+    override = overrides.get(key)
     return None if override is None or override.is_sweep_override() else override.value()
 
 
-def _compose(asked: Mapping[str, Override], given: Mapping[str, Override], conf_dir: Path) -> Study:
-    """Return the study on one host; ``given`` is what was asked for the study as a whole."""
-    for override in asked.values():
+def _compose(overrides: Overrides, given: Overrides, conf_dir: Path) -> Study:
+    """Return the study on one host; ``given`` are the overrides of the study as a whole."""
+    for override in overrides.values():
         _check_override(override, conf_dir)
-    _check_chosen(asked, conf_dir)
-    data = _hydra(map(_as_hydra_takes_it, asked.values()), conf_dir)
+    _check_chosen(overrides, conf_dir)
+    data = _hydra(overrides.values(), conf_dir)
     _check_groups(data, conf_dir)
-    data["baseline"] = _baseline(asked, data)
-    told = [without_password(_text(override)) for override in given.values()]
-    study = _study(data, told)
-    _check_host_overrides(asked, study, conf_dir)
+    for key in data:
+        if key not in config_keys():
+            raise unknown("key", key, config_keys())
+    data["baseline"] = _baseline(overrides, data)
+    values = {FIELD_OF_GROUP.get(key, key): data[key] for key in data if key != "study"}
+    values["overrides"] = [without_password(_text(override)) for override in given.values()]
+    study = typed(Study, values)
+    _check_host_overrides(overrides, study, conf_dir)
     validate(study)
     return study
 
@@ -139,7 +146,7 @@ def _check_override(override: Override, conf_dir: Path) -> None:
     if not value:
         raise UserError(f"{key} has no value: write {key}=VALUE, or {key}=null to unset it")
     if override.is_sweep_override():
-        is_list = key in (*_LIST_GROUPS, "host") or get_origin(hint) is list
+        is_list = key in _SEVERAL or get_origin(hint) is list
         form = f"{key}=[{value}]" if is_list else f'{key}="{value}"'
         raise UserError(
             f"{line}: several values need {'brackets' if is_list else 'quotes'}: {form}"
@@ -153,63 +160,51 @@ def _options(conf_dir: Path, group: str) -> list[str]:
 
 
 def _check_options(group: str, value: Any, options: list[str]) -> None:
-    allowed = ", ".join(options)
-    if group not in _LIST_GROUPS and isinstance(value, list):
-        raise UserError(f"{group}: one option is taken, not a list (allowed: {allowed})")
+    allowed = f"(allowed: {', '.join(options)})"
+    if group not in _SEVERAL and isinstance(value, list):
+        raise UserError(f"{group}: one option is taken, not a list {allowed}")
     names = value if isinstance(value, list) else [value]
     if not names:
-        raise UserError(f"{group} is empty: name at least one (allowed: {allowed})")
+        raise UserError(f"{group} is empty: name at least one {allowed}")
     for name in names:
         if not isinstance(name, str):
-            raise UserError(f"{group}: {shown(name)} is not an option (allowed: {allowed})")
+            raise UserError(f"{group}: {shown(name)} is not an option {allowed}")
         if name not in options:
             raise unknown(group, name, options)
         if names.count(name) > 1:
             raise UserError(f"{group}: {name!r} is named twice; once is enough")
 
 
-def _check_chosen(asked: Mapping[str, Override], conf_dir: Path) -> None:
+def _check_chosen(overrides: Overrides, conf_dir: Path) -> None:
     """Refuse to change an option of a list group that the study has not chosen."""
-    below = [
-        (parts[0], parts[1])
-        for override in asked.values()
-        if (parts := override.key_or_group.split("."))[0] in _LIST_GROUPS
-        and len(parts) > 1
-        and not override.is_add()
-    ]
+    keys = [key.split(".") for key, override in overrides.items() if not override.is_add()]
+    below = [key for key in keys if key[0] in _LIST_GROUPS and len(key) > 1]
     if not below:
         return
-    choices = [
-        override for override in asked.values() if (conf_dir / override.key_or_group).is_dir()
-    ]
-    chosen = _hydra(map(_as_hydra_takes_it, choices), conf_dir)
-    for group, name in below:
+    choices = [override for key, override in overrides.items() if (conf_dir / key).is_dir()]
+    chosen = _hydra(choices, conf_dir)
+    for group, name, *_ in below:
         if name not in chosen.get(group, {}):
             raise unknown(f"{group} of this study", name, chosen.get(group, {}))
 
 
-def _as_hydra_takes_it(override: Override) -> str:
+def _as_hydra_takes_it(override: Override, conf_dir: Path) -> str:
     """Return the override so that it also sets a field that its file leaves to the default."""
     line = str(override.input_line)
     is_plain = not (override.is_add() or override.is_force_add() or override.is_delete())
-    is_choice = override.key_or_group in (*_LIST_GROUPS, "study") or (
-        is_dataclass(bare(config_keys()[override.key_or_group.split(".")[0]]))
-        and "." not in override.key_or_group
-    )
-    return f"++{line}" if is_plain and not is_choice else line
+    return f"++{line}" if is_plain and not (conf_dir / override.key_or_group).is_dir() else line
 
 
 def _text(override: Override) -> str:
-    if override.is_delete():
-        return f"~{override.key_or_group}"
-    sign = "++" if override.is_force_add() else "+" if override.is_add() else ""
-    return f"{sign}{override.key_or_group}={override.get_value_element_as_str()}"
+    key: str = override.get_key_element()
+    return key if override.is_delete() else f"{key}={override.get_value_element_as_str()}"
 
 
-def _hydra(overrides: Iterable[str], conf_dir: Path) -> dict[str, Any]:
+def _hydra(overrides: Iterable[Override], conf_dir: Path) -> dict[str, Any]:
+    words = [_as_hydra_takes_it(override, conf_dir) for override in overrides]
     try:
         with initialize_config_dir(str(conf_dir), version_base="1.3"):
-            config = hydra_compose("config", overrides=list(overrides))
+            config = hydra_compose("config", overrides=words)
         data = OmegaConf.to_container(config, resolve=True)
     except MissingConfigException as error:
         if found := re.search(r"'(\w+)/([^']+)'", str(error)):
@@ -244,34 +239,24 @@ def _check_groups(data: Mapping[str, Any], conf_dir: Path) -> None:
                 )
 
 
-def _check_host_overrides(asked: Mapping[str, Override], study: Study, conf_dir: Path) -> None:
-    """Refuse a host's word on no transport, and an override that its word would hide."""
+def _check_host_overrides(overrides: Overrides, study: Study, conf_dir: Path) -> None:
+    """Refuse what a host sets of no transport, and an override that the host's value hides."""
     known = {*_options(conf_dir, "transport"), *study.transports}
-    for name, held in study.host.transports.items():
+    for name, of_host in study.host.transports.items():
         if name not in known:
             raise unknown("transport in host.transports:", name, known)
-        hidden = {f"transport.{name}.env.{key}" for key in held.env}
-        if held.ucx_tls is not None:
+        hidden = {f"transport.{name}.env.{key}" for key in of_host.env}
+        if of_host.ucx_tls is not None:
             hidden.add(f"transport.{name}.ucx_tls")
-        for key in hidden & set(asked):
+        for key in hidden & set(overrides):
             meant = key.replace("transport.", "host.transports.", 1)
             raise UserError(f"{key} has no effect: the host sets its own; override {meant}")
 
 
-def _baseline(asked: Mapping[str, Override], data: Mapping[str, Any]) -> Any:
-    """Return the baseline: as asked for, else the study's if it is an arm, else the first arm."""
+def _baseline(overrides: Overrides, data: Mapping[str, Any]) -> Any:
+    """Return the baseline: as overridden, else the study's if it is an arm, else the first arm."""
     arms = [arm_label(t, v) for v in data["variant"] for t in data["transport"]]
     arms = [arm for arm in arms if arm in (data.get("arms") or arms)] or arms
-    told = data.get("baseline")
-    is_replaced = "baseline" not in asked and any(
-        group in asked for group in (*_LIST_GROUPS, "arms")
-    )
-    return arms[0] if told is None or (is_replaced and told not in arms) else told
-
-
-def _study(data: dict[str, Any], overrides: list[str]) -> Study:
-    for key in data:
-        if key not in config_keys():
-            raise unknown("key", key, config_keys())
-    values = {FIELD_OF_GROUP.get(key, key): value for key, value in data.items() if key != "study"}
-    return typed(Study, {**values, "overrides": overrides})
+    of_study = data.get("baseline")
+    is_replaced = "baseline" not in overrides and {*_LIST_GROUPS, "arms"} & set(overrides)
+    return arms[0] if of_study is None or (is_replaced and of_study not in arms) else of_study

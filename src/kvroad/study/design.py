@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import random
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from kvroad.study.arms import Arm, arm_label, arm_labels, arms_of, lengths_of
 from kvroad.study.fields import Study, TransportOverride
-from kvroad.study.identity import common_identity, identity_hash
+from kvroad.study.identity import CellIdentity, common_identity, identity_hash
 from kvroad.study.serving import AGGREGATED
 from kvroad.study.sides import hosts_of, on_host
 
@@ -32,7 +31,7 @@ class Cell:
     arm: str
     prompt_tokens: int
     block: int
-    identity: dict[str, Any]
+    identity: CellIdentity
 
     @property
     def host(self) -> str:
@@ -78,8 +77,8 @@ def make_design(study: Study) -> Design:
     arms = [{arm.label: arm for arm in arms_of(host)} for host in hosts]
     # Once for all cells of an arm: to look at every field of the study takes its time.
     common = [
-        {label: common_identity(host, arm) for label, arm in own.items()}
-        for host, own in zip(hosts, arms, strict=True)
+        {label: common_identity(host, arm) for label, arm in of_host.items()}
+        for host, of_host in zip(hosts, arms, strict=True)
     ]
     order = _balanced_rows(list(arms[0]))
     launches: list[Launch] = []
@@ -92,7 +91,7 @@ def make_design(study: Study) -> Design:
 
 def _block(
     study: Study,
-    of_host: tuple[dict[str, Arm], dict[str, dict[str, Any]]],
+    of_host: tuple[dict[str, Arm], dict[str, CellIdentity]],
     order: list[list[str]],
     block: int,
     first_row: int,
@@ -116,13 +115,13 @@ def _block(
     for length in lengths:
         # The row depends on the length, so that each length sees every row in turn.
         row = order[(first_row + study.prompt_tokens.index(length)) % len(order)]
-        asked = [label for label in row if length in lengths_of(study, label)]
-        cells = [(arms[label], _cell(arms[label], common[label], block, length)) for label in asked]
-        launches += [Launch(cell.id, arm, block, [cell]) for arm, cell in cells]
+        measured = [label for label in row if length in lengths_of(study, label)]
+        cells = [_cell(arms[label], common[label], block, length) for label in measured]
+        launches += [Launch(cell.id, arms[cell.arm], block, [cell]) for cell in cells]
     return launches
 
 
-def design_facts(study: Study, design: Design, slug: str) -> dict[str, Any]:
+def design_facts(study: Study, design: Design, slug: str) -> dict[str, object]:
     """Return what the analysis needs to know of a design, as plain values.
 
     Nothing in it depends on what has been measured.
@@ -155,14 +154,14 @@ def design_facts(study: Study, design: Design, slug: str) -> dict[str, Any]:
     }
 
 
-def _arm_facts(study: Study, arm: Arm) -> dict[str, Any]:
+def _arm_facts(study: Study, arm: Arm) -> dict[str, object]:
     """Return what an arm declares to be its own, and which arms it shares a cost model with."""
     variant = study.variants[arm.variant_name]
-    told = [
+    overrides = [
         host.transports.get(arm.transport_name, TransportOverride()) for host in hosts_of(study)
     ]
-    nominal = {override.nominal_gb_per_s for override in told}
-    environment = {*arm.transport.env, *variant.env, *(k for o in told for k in o.env)}
+    nominal = {override.nominal_gb_per_s for override in overrides}
+    environment = {*arm.transport.env, *variant.env, *(k for o in overrides for k in o.env)}
     settings = {
         **{f"engine.{key}": value for key, value in variant.engine.items()},
         **{f"workload.{key}": value for key, value in variant.workload.items()},
@@ -194,18 +193,18 @@ def contrast_pairs(study: Study) -> list[list[str]]:
     alone = {arm_label(AGGREGATED, variant) for variant in study.variants}
     pulling = [arm for arm in arm_labels(study) if arm not in alone]
     pairs = [[arm, study.baseline] for arm in pulling if arm != study.baseline]
-    own = [[arm, arm_label(AGGREGATED, variants[arm])] for arm in pulling]
-    return pairs + [p for p in own if p[1] in arm_labels(study) and p not in pairs]
+    with_alone = [[arm, arm_label(AGGREGATED, variants[arm])] for arm in pulling]
+    return pairs + [p for p in with_alone if p[1] in arm_labels(study) and p not in pairs]
 
 
-def _shared_launch(arm: Arm, common: dict[str, Any], block: int, lengths: list[int]) -> Launch:
+def _shared_launch(arm: Arm, common: CellIdentity, block: int, lengths: list[int]) -> Launch:
     cells = [_cell(arm, common, block, length) for length in lengths]
     shared = {k: v for k, v in cells[0].identity.items() if k != "prompt_tokens"}
     return Launch(f"{arm.label}-b{block}-{identity_hash(shared)}", arm, block, cells)
 
 
-def _cell(arm: Arm, common: dict[str, Any], block: int, prompt_tokens: int) -> Cell:
-    identity = {**common, "prompt_tokens": prompt_tokens, "block": block}
+def _cell(arm: Arm, common: CellIdentity, block: int, prompt_tokens: int) -> Cell:
+    identity: CellIdentity = {**common, "prompt_tokens": prompt_tokens, "block": block}
     return Cell(
         id=f"{arm.label}-p{prompt_tokens}-b{block}-{identity_hash(identity)}",
         arm=arm.label,
@@ -218,13 +217,8 @@ def _cell(arm: Arm, common: dict[str, Any], block: int, prompt_tokens: int) -> C
 def _balanced_rows(labels: list[str]) -> list[list[str]]:
     """Return the rows of a Williams square, then the same rows backwards (two: AB BA BA AB)."""
     n = len(labels)
-    first = [0]
-    low, high = 1, n - 1
-    while low <= high:
-        first.append(low)
-        if low != high:
-            first.append(high)
-        low, high = low + 1, high - 1
+    # 0, 1, n - 1, 2, n - 2, …
+    first = [(place + 1) // 2 if place % 2 else -(place // 2) % n for place in range(n)]
     rows = [[(place + shift) % n for place in first] for shift in range(n)]
     if n % 2 and n > 1:
         rows += [row[::-1] for row in rows]

@@ -43,9 +43,9 @@ def study_slug(study: Study) -> str:
     them is spelled out. A short hash follows where a character was replaced, the name was
     cut, or ``+`` is ambiguous.
     """
-    told = sorted(o for o in study.overrides if not _CHANGES_NO_RESULT.match(o))
-    exact = "+".join([study.name, *told])
+    overrides = sorted(o for o in study.overrides if not _CHANGES_NO_RESULT.match(o))
+    exact = "+".join([study.name, *overrides])
     safe = re.sub(r"[^A-Za-z0-9._+=,\[\]-]", "_", exact)
-    if safe == exact and len(safe) <= 100 and not any("+" in o for o in told):
+    if safe == exact and len(safe) <= 100 and not any("+" in o for o in overrides):
         return safe
     return f"{safe[:89]}-{hashlib.sha256(exact.encode()).hexdigest()[:10]}"

@@ -11,13 +11,11 @@ from annotated_types import Ge, Le, Lt
 
 from kvroad.errors import UserError
 from kvroad.study.allowed import (
-    Check,
     Count,
     Flag,
     HostPath,
     OneOf,
     Plain,
-    Refused,
     Text,
     Tolerance,
     Whole,
@@ -25,7 +23,7 @@ from kvroad.study.allowed import (
     must,
 )
 from kvroad.study.kinds import ENGINES
-from kvroad.study.setting import identity, no_identity, section
+from kvroad.study.setting import cell, free, section
 
 __all__ = ["AGGREGATED", "HostServing", "ServingOptions", "check_serving"]
 
@@ -39,18 +37,6 @@ _PLANNED_ARGUMENTS = (
     *("--attention-backend", "--enable-prefix-caching", "--no-enable-prefix-caching"),
     *("--kv-transfer-config", "--disaggregation-mode", "--connector"),
 )
-
-
-def _extra_config(values: dict[str, object]) -> dict[str, object]:
-    for name in ("num_threads", "enable_cross_layers_blocks"):
-        if name in values:
-            raise Refused(
-                f".{name} is set by the plan; use engine.num_threads "
-                "or engine.serving.cross_layer_blocks"
-            )
-    return values
-
-
 _Version = Annotated[Text, matches(r"\d+\.\d+(\.\w+)*", "is no version, such as 0.23.0")]
 _Argument = Annotated[
     Text,
@@ -59,83 +45,61 @@ _Argument = Annotated[
         "is set by the plan; use the field of that name, of engine, workload or host",
     ),
 ]
+_UNPLANNED = must(
+    lambda config: not {"num_threads", "enable_cross_layers_blocks"} & set(config),
+    "has a key that the plan sets; use engine.num_threads or engine.serving.cross_layer_blocks",
+)
 
 
 @section
 class ServingOptions:
     """Options of one prefill and one decode engine of vLLM, and of the load on them."""
 
-    vllm_version: _Version | None = identity(
-        "a launch with another vLLM is refused; null: whatever the host has", default=None
-    )
-    dynamo_version: _Version | None = identity(
-        "shown beside what was found; null: whatever the host has", default=None
-    )
-    aiperf_version: _Version | None = identity(
-        "shown beside what was found; null: whatever the host has", default=None
-    )
-    output_tokens: Annotated[Whole, Ge(2)] = identity(
-        "tokens that each request asks for", default=256
-    )
-    max_model_len: Count | None = identity("vLLM's `--max-model-len`", default=None)
-    max_num_seqs: Count | None = identity("vLLM's `--max-num-seqs`", default=None)
-    max_num_batched_tokens: Count | None = identity(
-        "vLLM's `--max-num-batched-tokens`", default=None
-    )
-    enforce_eager: Flag = identity("vLLM's `--enforce-eager`", default=False)
-    gpu_memory_utilization: Annotated[Tolerance, Le(1)] | None = identity(
+    vllm_version: _Version | None = cell("another one is refused; null: any", default=None)
+    dynamo_version: _Version | None = cell("shown beside what is found; null: any", default=None)
+    aiperf_version: _Version | None = cell("shown beside what is found; null: any", default=None)
+    output_tokens: Annotated[Whole, Ge(2)] = cell("tokens that each request asks for", default=256)
+    max_model_len: Count | None = cell("vLLM's `--max-model-len`", default=None)
+    max_num_seqs: Count | None = cell("vLLM's `--max-num-seqs`", default=None)
+    max_num_batched_tokens: Count | None = cell("vLLM's `--max-num-batched-tokens`", default=None)
+    enforce_eager: Flag = cell("vLLM's `--enforce-eager`", default=False)
+    gpu_memory_utilization: Annotated[Tolerance, Le(1)] | None = cell(
         "vLLM's `--gpu-memory-utilization`", default=None
     )
-    kv_cache_memory_bytes: Count | None = identity("vLLM's `--kv-cache-memory-bytes`", default=None)
-    attention_backend: Text | None = identity("vLLM's `--attention-backend`", default=None)
-    kv_connector: Text = identity("of vLLM's `KVTransferConfig`", default="NixlConnector")
-    kv_buffer_device: Text | None = identity(
-        "of `KVTransferConfig`; `cpu`: staged through the host; null: the platform's", default=None
+    kv_cache_memory_bytes: Count | None = cell("vLLM's `--kv-cache-memory-bytes`", default=None)
+    attention_backend: Text | None = cell("vLLM's `--attention-backend`", default=None)
+    kv_connector: Text = cell("of vLLM's `KVTransferConfig`", default="NixlConnector")
+    kv_buffer_device: Text | None = cell(
+        "`cpu`: through the host; null: the platform's", default=None
     )
-    packed_kv: Flag = identity(
-        "K and V of a block lie in one descriptor, as in vLLM 0.31, not apart, as in 0.23",
-        default=False,
+    packed_kv: Flag = cell("K and V of a block in one descriptor, as in vLLM 0.31", default=False)
+    cross_layer_blocks: Flag = cell(
+        "vLLM 0.23: all layers in one block; V1 model runner", default=False
     )
-    cross_layer_blocks: Flag = identity(
-        "vLLM 0.23: blocks of all layers in one, by the V1 model runner, which this chooses",
-        default=False,
-    )
-    kv_cache_layout: Text | None = identity("newer vLLM: `VLLM_KV_CACHE_LAYOUT`", default=None)
-    extra_args: list[_Argument] = identity(
-        "further words of the engines' command line", default_factory=list
-    )
-    extra_config: Annotated[Plain, Check(_extra_config)] = identity(
+    kv_cache_layout: Text | None = cell("newer vLLM: `VLLM_KV_CACHE_LAYOUT`", default=None)
+    extra_args: list[_Argument] = cell("further words for the engines", default_factory=list)
+    extra_config: Annotated[Plain, _UNPLANNED] = cell(
         "further keys of `kv_connector_extra_config`", default_factory=dict
     )
-    tool: Annotated[Text, OneOf(("aiperf", "vllm_bench", "kvroad"))] = identity(
+    tool: Annotated[Text, OneOf(("aiperf", "vllm_bench", "kvroad"))] = cell(
         "load generator; `kvroad`: requests that the driver sends itself", default="aiperf"
     )
-    failed_share_at_most: Annotated[Tolerance, Lt(1)] = no_identity(
+    failed_share_at_most: Annotated[Tolerance, Lt(1)] = free(
         "share of failed requests above which a cell is refused; they never count", default=0.0
     )
-    probe_tokens: Count = no_identity(
-        "prompt of the request that must move decode's transfer count first", default=512
-    )
-    log_interval_s: Count = identity("vLLM's `VLLM_LOG_STATS_INTERVAL`", default=5)
-    decode_after_s: Tolerance | None = no_identity(
-        "decode starts so long after prefill; null: once that is ready", default=None
-    )
-    check_cache: Flag = no_identity(
-        "a plug-in compares the KV blocks of that request; others refuse the launch", default=True
-    )
+    probe_tokens: Count = free("prompt of the first request, which must transfer", default=512)
+    log_interval_s: Count = cell("vLLM's `VLLM_LOG_STATS_INTERVAL`", default=5)
+    decode_after_s: Tolerance | None = free("after prefill; null: once that is ready", default=None)
+    check_cache: Flag = free("a plug-in compares the KV blocks of that request", default=True)
 
 
 @section
 class HostServing:
     """Where a host has the engines; ``{home}`` is the home folder there."""
 
-    python: HostPath | None = no_identity(
-        "interpreter of the engines' environment; null: the agent's", default=None
-    )
-    aiperf: HostPath = no_identity("program of the load generator", default="aiperf")
-    model: Text | None = no_identity(
-        "folder of weights and tokenizer; null: the model's `repository`", default=None
-    )
+    python: HostPath | None = free("of the engines' environment; null: the agent's", default=None)
+    aiperf: HostPath = free("program of the load generator", default="aiperf")
+    model: Text | None = free("folder of the weights; null: `model.repository`", default=None)
 
 
 def check_serving(options: ServingOptions | None, engine: str, transports: list[str]) -> None:

@@ -10,12 +10,12 @@ from typing import Any, TypeVar, dataclass_transform
 __all__ = [
     "Identity",
     "Setting",
+    "cell",
+    "cell_if_changed",
     "default_of",
-    "elsewhere",
-    "identity",
-    "identity_if_changed",
+    "free",
     "identity_of",
-    "no_identity",
+    "inner",
     "section",
     "settings_of",
 ]
@@ -44,23 +44,23 @@ class Setting:
     reaches: bool = False
 
 
-# The signatures are what type checkers take for those of ``dataclasses.field``.
-def identity(text: str, *, default: Any = MISSING, default_factory: Any = MISSING) -> Any:
-    """Declare a field of the identity: another value asks for other cells."""
+# Type checkers read default and default_factory by these names (PEP 681, field specifiers).
+def cell(text: str, *, default: Any = MISSING, default_factory: Any = MISSING) -> Any:
+    """Declare a field of a cell's identity: another value asks for other cells."""
     return _field(Setting(text, Identity.YES), default, default_factory)
 
 
-def identity_if_changed(text: str, *, default: Any) -> Any:
+def cell_if_changed(text: str, *, default: Any) -> Any:
     """Declare one added after cells were measured: with its default they keep their names."""
     return _field(Setting(text, Identity.IF_CHANGED), default, MISSING)
 
 
-def elsewhere(text: str, *, default: Any = MISSING, default_factory: Any = MISSING) -> Any:
+def inner(text: str, *, default: Any = MISSING, default_factory: Any = MISSING) -> Any:
     """Declare one that the identity holds as a section of its own or in the environment."""
     return _field(Setting(text, Identity.ELSEWHERE), default, default_factory)
 
 
-def no_identity(
+def free(
     text: str, *, default: Any = MISSING, default_factory: Any = MISSING, reaches: bool = False
 ) -> Any:
     """Declare a field that never measures anything again."""
@@ -74,11 +74,11 @@ def _field(setting: Setting, default: Any, default_factory: Any) -> Any:
 
 @dataclass_transform(
     frozen_default=True,
-    field_specifiers=(identity, identity_if_changed, elsewhere, no_identity),
+    field_specifiers=(cell, cell_if_changed, free, inner),
 )
 def section(cls: type[T]) -> type[T]:
     """Make a frozen dataclass whose fields are declared; pydantic refuses other keys."""
-    # A value that is one already is checked as well: replace() has looked at nothing.
+    # Instances are checked again too, since dataclasses.replace() checks nothing.
     cls.__pydantic_config__ = {  # type: ignore[attr-defined]
         "extra": "forbid",
         "revalidate_instances": "always",
@@ -97,7 +97,7 @@ def default_of(item: Field[Any]) -> Any:
     return item.default if item.default_factory is MISSING else item.default_factory()
 
 
-def identity_of(value: Any, owner: type | None = None) -> dict[str, Any]:
+def identity_of(value: Any, owner: type | None = None) -> dict[str, object]:
     """Return the fields of a section that belong to a cell's identity, as plain values.
 
     Parameters

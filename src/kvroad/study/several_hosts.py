@@ -9,7 +9,6 @@ from typing import Any
 
 import yaml  # type: ignore[import-untyped]
 
-from kvroad.errors import UserError
 from kvroad.study.fields import Host, Study
 
 __all__ = ["chosen_hosts", "merge_studies", "words_for_host"]
@@ -18,32 +17,18 @@ _FIELDS = {field.name for field in fields(Host)}
 _CHOICE = "override /host"
 
 
-def chosen_hosts(asked: Any, study: str | None, conf_dir: Path) -> list[str]:
-    """Return the options of ``host`` where a list of them is chosen; else an empty list.
+def chosen_hosts(override: Any, study: str | None, conf_dir: Path) -> list[Any] | None:
+    """Return the options of ``host`` where a list of them is chosen; else None.
 
     Parameters
     ----------
-    asked
+    override
         The value of the override of ``host``; None where there is none.
     study
         The option of ``study`` that is asked for; None: the one of ``config.yaml``.
-
-    Raises
-    ------
-    UserError
-        When the list is empty or names one twice.
     """
-    value = asked if asked is not None else _of_file(study, conf_dir)
-    if not isinstance(value, list):
-        return []
-    allowed = ", ".join(sorted(path.stem for path in (conf_dir / "host").glob("*.yaml")))
-    if not value:
-        raise UserError(f"host is empty: name at least one (allowed: {allowed})")
-    names = [str(name) for name in value]
-    for name in names:
-        if names.count(name) > 1:
-            raise UserError(f"host: {name!r} is named twice; once is enough")
-    return names
+    value = override if override is not None else _of_file(study, conf_dir)
+    return value if isinstance(value, list) else None
 
 
 def _of_file(study: str | None, conf_dir: Path) -> Any:
@@ -75,7 +60,7 @@ def words_for_host(name: str, names: Sequence[str], words: Mapping[str, str]) ->
         Override by key, in the order in which they were given.
     """
     common: list[str] = []
-    own: list[str] = []
+    of_host: list[str] = []
     for key, word in words.items():
         if key == "host":
             continue
@@ -83,8 +68,8 @@ def words_for_host(name: str, names: Sequence[str], words: Mapping[str, str]) ->
         if owner is None:
             common.append(word)
         elif owner == name:
-            own.append(word.replace(f"host.{name}.", "host.", 1))
-    return [f"host={name}", *common, *own]
+            of_host.append(word.replace(f"host.{name}.", "host.", 1))
+    return [f"host={name}", *common, *of_host]
 
 
 def _owner(key: str, names: Iterable[str]) -> str | None:

@@ -26,15 +26,15 @@ SIDES = ("prefill", "decode")
 
 def is_split(host: Host) -> bool:
     """Return whether prefill and decode run on two hosts."""
-    return any(value is not None for side in SIDES for value in _told(host, side).values())
+    return any(_differences(host, side) for side in SIDES)
 
 
 def side_host(host: Host, side: str) -> Host:
     """Return the host of one half: the host itself where both halves run on it."""
     if not is_split(host):
         return host
-    told = {"name": f"{host.name}-{side}", **_told(host, side)}
-    return replace(host, prefill=HostSide(), decode=HostSide(), **told)
+    values = {"name": f"{host.name}-{side}", **_differences(host, side)}
+    return replace(host, prefill=HostSide(), decode=HostSide(), **values)
 
 
 def single_hosts(host: Host) -> list[Host]:
@@ -44,6 +44,7 @@ def single_hosts(host: Host) -> list[Host]:
     return sorted((side_host(host, side) for side in SIDES), key=lambda half: half.name)
 
 
-def _told(host: Host, side: str) -> dict[str, Any]:
-    values: dict[str, Any] = vars(getattr(host, side))
+def _differences(host: Host, side: str) -> dict[str, Any]:
+    """Return the fields that a half sets."""
+    values = vars(getattr(host, side))
     return {key: value for key, value in values.items() if value is not None}

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from kvroad.errors import UserError
-from kvroad.study.typed import config_keys
+from kvroad.study.typed import config_keys, shown
 
 __all__ = ["check_command_line", "snakemake_overrides"]
 
@@ -15,17 +15,9 @@ __all__ = ["check_command_line", "snakemake_overrides"]
 _ANY = "hydra"
 _CONFIG_OPTIONS = ("--config", "-C")
 _OTHER_KEY_VALUE_OPTIONS = (
-    "--resources",
-    "--res",
-    "--default-resources",
-    "--default-res",
-    "--set-threads",
-    "--set-resources",
-    "--set-resource-scopes",
-    "--set-scatter",
-    "--groups",
-    "--group-components",
-    "--target-jobs",
+    *("--resources", "--res", "--default-resources", "--default-res", "--target-jobs"),
+    *("--set-threads", "--set-resources", "--set-resource-scopes", "--set-scatter"),
+    *("--groups", "--group-components"),
 )
 
 
@@ -60,7 +52,7 @@ def check_command_line(argv: Sequence[str]) -> None:
             )
 
 
-def snakemake_overrides(config: Mapping[str, Any], argv: Sequence[str] = ()) -> list[str]:
+def snakemake_overrides(config: Mapping[str, object], argv: Sequence[str] = ()) -> list[str]:
     """Return Snakemake's ``config`` as Hydra overrides, those of the key ``hydra`` last.
 
     Parameters
@@ -130,7 +122,7 @@ def _from_value(key: str, value: Any, depth: int = 0) -> Iterator[str]:
 def _hydra_text(value: Any) -> str:
     """Return a value as Hydra reads it back: the same text, the same number, the same list."""
     if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
+        return shown(value)
     if isinstance(value, Mapping):
         return "{" + ",".join(f"{k}:{_hydra_text(v)}" for k, v in value.items()) + "}"
     if isinstance(value, list | tuple):

@@ -84,7 +84,7 @@ def _line(owner: type, details: Sequence[ErrorDetails], above: Sequence[str]) ->
     where, context = ".".join(keys), first.get("ctx", {})
     if kind in strange:
         allowed = keys_of(type_at(keys[len(above) : -1], owner)) or {}
-        return str(unknown(f"key of {'.'.join(keys[:-1])}:", keys[-1], allowed))
+        return str(_unknown_key(keys[:-1], keys[-1], allowed))
     if kind == "missing" or value == "???":  # OmegaConf's mark for a value that is to be given
         return f"{where} has no value"
     if kind in _BOUNDS:
@@ -102,6 +102,10 @@ def unknown(what: str, word: str, allowed: Iterable[str]) -> UserError:
     return UserError(f"unknown {what} {word!r}{nearest(word, words)} (allowed: {', '.join(words)})")
 
 
+def _unknown_key(above: Sequence[str], key: str, allowed: Iterable[str]) -> UserError:
+    return unknown(f"key of {'.'.join(above)}:" if above else "key", key, allowed)
+
+
 def shown(value: object) -> str:
     """Return a value as a configuration has it; text in quotes."""
     if value is None or isinstance(value, bool):
@@ -110,7 +114,7 @@ def shown(value: object) -> str:
 
 
 @cache
-def config_keys() -> Mapping[str, Any]:
+def config_keys() -> Mapping[str, object]:
     """Return the top-level keys of the configuration and the type of each."""
     hints = get_type_hints(Study, include_extras=True)
     # What is composed of the others.
@@ -131,17 +135,18 @@ def type_at(keys: Sequence[str], owner: type = Study) -> Any:
         known = keys_of(hint)
         if known is None:
             hint = bare(get_args(hint)[1]) if get_origin(hint) is dict else Any
-            continue
-        where = ".".join(keys[:depth])
-        if key not in known:
-            if not known:
-                raise UserError(f"{'.'.join(keys)}: {where} is a value and has no keys")
-            raise unknown(f"key of {where}:" if where else "key", key, known)
-        hint = bare(known[key])
+        elif key in known:
+            hint = bare(known[key])
+        elif known:
+            raise _unknown_key(keys[:depth], key, known)
+        else:
+            raise UserError(
+                f"{'.'.join(keys)}: {'.'.join(keys[:depth])} is a value and has no keys"
+            )
     return hint
 
 
-def keys_of(hint: Any) -> Mapping[str, Any] | None:
+def keys_of(hint: Any) -> Mapping[str, object] | None:
     """Return the keys below a value of this type; None where any name will do."""
     if hint is Study:
         return config_keys()
