@@ -36,7 +36,7 @@ class FactRow:
 
 @dataclass(frozen=True)
 class WitnessRow:
-    """What a witness says of an arm: ``cells`` of those that it was heard in say so.
+    """What a witness says of an arm: ``cells``, as in "3 of 4", of those that have it say so.
 
     ``expected``, ``seen`` and ``where`` are of the first of these cells.
     """

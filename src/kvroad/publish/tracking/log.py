@@ -130,7 +130,7 @@ def _as_it_should_be(
 ) -> tuple[str, str] | None:
     """Return the ids of experiment and summary where a SQLite file holds all of it already.
 
-    None where anything is to be written, or cannot be told without MLflow.
+    None where anything is to be written, or where only MLflow could say.
     """
     experiment = None
     if database is not None and database.is_file():

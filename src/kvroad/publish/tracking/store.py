@@ -37,7 +37,7 @@ __all__ = ["Store", "file_lock", "open_store"]
 _LOCK_TIMEOUT_S = 900.0
 _CONNECT_TIMEOUT_S = 5.0
 _PAGE = 1000
-# Nothing phones home, and a server that is gone is told in seconds: MLflow's own defaults
+# No telemetry, and a server that is gone is reported within seconds: MLflow's own defaults
 # retry for minutes. Whoever sets the last three keeps their values.
 _ALWAYS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
