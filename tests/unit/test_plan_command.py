@@ -12,7 +12,7 @@ import pytest
 from commands import REPOSITORY, kvroad
 from studies import make_study
 
-from kvroad.cli.plan import duration
+from kvroad.cli.plan import schedule
 from kvroad.cli.plan.processes import commands_of
 from kvroad.files import write_json
 from kvroad.plan import Claim, File, Plan, Process
@@ -79,13 +79,13 @@ def test_several_hosts_work_at_the_same_time_and_each_costs(
 ) -> None:
     shutil.copytree(REPOSITORY / "conf", tmp_path / "conf")
     spans = [
-        duration._Span(arm, host, (tokens,), "run", at, at, 10.0)
+        schedule._Span(arm, host, (tokens,), "run", at, at, 10.0)
         for at in [datetime(2026, 1, 1, tzinfo=UTC)]
         for host in ("local", "ssh")
         for arm in ("shm", "tcp")
         for tokens in (256, 512)
     ]
-    monkeypatch.setattr(duration, "_spans", lambda design, results: spans)
+    monkeypatch.setattr(schedule, "_spans", lambda design, results: spans)
     words = ["study=smoke", "launches=8", "host=[local,ssh]", "host.ssh.address=node1"]
     words += ["host.ssh.price_per_hour=7", "host.local.price_per_hour=1"]
     data = kvroad("plan", *words, "--json", folder=tmp_path).data

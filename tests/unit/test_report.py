@@ -189,8 +189,8 @@ def test_page_without_a_proven_cell_says_why(tmp_path: Path) -> None:
 def test_many_values_of_a_fact_are_given_as_their_number() -> None:
     facts = {"boot_id": [{"value": f"b{i}", "cells": 1} for i in range(6)]}
     rows = report.provenance_rows(facts)
-    assert rows[0]["texts"][-1] == "and 2 other values"
-    assert len(rows[0]["texts"]) == 5
+    assert rows[0].texts[-1] == "and 2 other values"
+    assert len(rows[0].texts) == 5
 
 
 def test_the_command_is_one_that_a_shell_takes() -> None:

@@ -1,4 +1,4 @@
-"""``kvroad completion``, and what the shell is told when it asks."""
+"""``kvroad completion``, and the answers to a shell that completes a command line."""
 
 from __future__ import annotations
 

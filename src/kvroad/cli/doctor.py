@@ -7,7 +7,7 @@ import contextlib
 import csv
 import json
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
@@ -62,10 +62,9 @@ def _run_logs(logs: Sequence[str], others: Sequence[str], arguments: argparse.Na
         raise NotUnderstood(str(error)) from error
     findings = []
     for path in files:
-        finding = examine_log(read_log(path), roads)
-        findings.append(finding)
+        findings.append(examine_log(read_log(path), roads))
         if not arguments.json:
-            _print(_log_lines(finding))
+            _print(_log_lines(findings[-1]))
     status = _log_status(findings)
     if arguments.json:
         plain = [_plain_log(finding) for finding in findings]
@@ -177,7 +176,8 @@ def _quoted(text: str) -> str:
     return line if len(line) <= _QUOTE_CHARACTERS else f"{line[:_QUOTE_CHARACTERS]}…"
 
 
-def _print(lines: Iterator[str]) -> None:
+def _print(lines: Iterable[str]) -> None:
+    # Each at once: a pull of the next arm may take a minute.
     for line in lines:
         print(line, flush=True)
 
@@ -192,7 +192,7 @@ def _run_pull(words: Sequence[str], arguments: argparse.Namespace) -> int:
         names = ", ".join(host.name for host in study.hosts)
         raise NotUnderstood(f"doctor examines one host at a time; these are several: {names}")
     design = make_design(study)
-    say = _silent if arguments.json else _print
+    say = (lambda lines: None) if arguments.json else _print
     with closing(open_host(study.host)) as host, _folder(arguments.keep) as folder:
         tables = examine_hosts(study, design, host)
         say(_table_lines(study, tables))
@@ -200,7 +200,7 @@ def _run_pull(words: Sequence[str], arguments: argparse.Namespace) -> int:
         if is_fit(tables):
             arms = examine_arms(study, host, tables, folder, lambda arm: say(_arm_lines(arm)))
         else:
-            say(iter(["no pull was tried: see what is refused above"]))
+            say(["no pull was tried: see what is refused above"])
     is_good = bool(arms) and all(arm.is_proven for arm in arms)
     if arguments.json:
         print(json.dumps(_plain_pull(study, tables, arms), indent=1, ensure_ascii=False))
@@ -233,10 +233,6 @@ def _folder(keep: Path | None) -> Iterator[Path]:
         raise NotUnderstood(f"--keep {keep}: the folder is not empty")
     keep.mkdir(parents=True, exist_ok=True)
     yield keep
-
-
-def _silent(lines: Iterator[str]) -> None:
-    pass
 
 
 def _table_lines(study: Study, tables: Sequence[HostTable]) -> Iterator[str]:

@@ -191,7 +191,7 @@ COMMANDS = (
 
 
 class _Parser(argparse.ArgumentParser):
-    """Names the command whose help tells more."""
+    """Ends a usage error with the command whose help says more."""
 
     def error(self, message: str) -> NoReturn:
         """Print one line and exit with 2."""

@@ -6,9 +6,8 @@ import argparse
 import json
 from dataclasses import asdict
 
-from kvroad.cli.plan.outlook import next_plans
+from kvroad.cli.plan.outlook import next_plans, outlook_of
 from kvroad.cli.plan.processes import command_lines, commands_of
-from kvroad.cli.plan.study_outlook import outlook_of
 from kvroad.cli.plan.text import outlook_lines
 from kvroad.cli.status import DONE, RESULTS, NotUnderstood, study_of
 from kvroad.errors import nearest

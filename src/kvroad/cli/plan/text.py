@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from kvroad.analysis.tables import metric
 from kvroad.analysis.words import tokens_text
-from kvroad.cli.plan.outlook import ArmOutlook, LaunchRow, MatrixRow, Pools
+from kvroad.cli.plan.outlook import ArmOutlook, MatrixRow, Pools, StudyOutlook
 from kvroad.cli.plan.power import Power, PowerRow
-from kvroad.cli.plan.study_outlook import StudyOutlook
+from kvroad.cli.plan.schedule import LaunchRow
 from kvroad.cli.table import table_lines
 
 __all__ = ["outlook_lines"]

@@ -21,15 +21,8 @@ from kvroad.publish.palette import GRID, SOFT
 __all__ = ["launches_picture"]
 
 _COLUMNS = [
-    "executed_order",
-    "planned_order",
-    "cell",
-    "arm",
-    "prompt_tokens",
-    "block",
-    "outcome",
-    "pull_ms",
-    "relative",
+    *("executed_order", "planned_order", "cell", "arm", "prompt_tokens"),
+    *("block", "outcome", "pull_ms", "relative"),
 ]
 _NOTE = (
     "A mark per cell: its pull time over the geometric mean of its arm and prompt length. "

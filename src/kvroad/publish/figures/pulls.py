@@ -32,14 +32,8 @@ _ROOM = 4.0
 # With more arms than this, values written beside their marks cover other marks.
 _NAMED_ARMS = 3
 _POINT_COLUMNS = [
-    "arm",
-    "prompt_tokens",
-    "kind",
-    "block",
-    "n_launches",
-    "value_ms",
-    "low_ms",
-    "high_ms",
+    *("arm", "prompt_tokens", "kind", "block", "n_launches"),
+    *("value_ms", "low_ms", "high_ms"),
 ]
 _SPLIT_COLUMNS = ["arm", "prompt_tokens", "n_launches", "post_ms", "after_post_ms", "pull_ms"]
 

@@ -25,15 +25,8 @@ from kvroad.publish.palette import GRID, INK, PAPER, SOFT
 __all__ = ["ratios_picture"]
 
 _COLUMNS = [
-    "kind",
-    "arm",
-    "baseline",
-    "prompt_tokens",
-    "ratio",
-    "ratio_low",
-    "ratio_high",
-    "verdict",
-    "margin",
+    *("kind", "arm", "baseline", "prompt_tokens", "ratio"),
+    *("ratio_low", "ratio_high", "verdict", "margin"),
 ]
 # An interval is drawn this far beyond the outermost ratio.
 _ROOM = 3.0

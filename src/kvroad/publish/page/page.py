@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -14,10 +15,9 @@ import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from kvroad.analysis.cost_model import CostTables, read_tables
+from kvroad.analysis.cost_model import read_tables
 from kvroad.analysis.tables import DesignFile, metrics_of, read_design, write_text
 from kvroad.analysis.verdict import (
-    Block,
     answers,
     blocks,
     break_even_notes,
@@ -38,12 +38,33 @@ from kvroad.analysis.verdict import (
     warmup_note,
 )
 from kvroad.publish.page.raw_link import raw_note
-from kvroad.publish.page.roads import provenance_rows, road_rows
+from kvroad.publish.page.roads import FactValue, provenance_rows, road_rows
 from kvroad.publish.page.svg import inline_svg
 
 __all__ = ["build", "command_line"]
 
 _RUN = "uv run snakemake --cores 1 all"
+
+
+@dataclass(frozen=True)
+class Link:
+    """A file beside the page; ``form`` is the ending that a picture's link is named by."""
+
+    label: str
+    href: str
+    form: str
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A picture on the page, or why it is left out."""
+
+    name: str
+    title: str
+    caption: str
+    left_out: str = ""
+    svg: str = ""
+    links: tuple[Link, ...] = ()
 
 
 def build(
@@ -71,13 +92,18 @@ def build(
     """
     design, page_path = read_design(Path(design_path)), Path(out)
     cells, verdict = pd.read_parquet(cells_parquet), pd.read_parquet(verdict_parquet)
+    costs = read_tables(cost_dir)
     facts = json.loads(Path(provenance_json).read_text(encoding="utf-8"))
     pictures = json.loads(Path(manifest).read_text(encoding="utf-8"))
     context = _answer_context(verdict, cells, design) | {
         "facts": _key_facts(cells, facts, design),
         "claims": records(pd.read_parquet(claims_parquet)),
         "claims_setup": _setup(design),
-        **_cost_context(read_tables(cost_dir)),
+        "costs": [("pull", cost_lines(costs)), ("post", cost_lines(costs, "post_ms"))],
+        "cost_points": point_lines(costs),
+        "break_even": break_even_notes(costs),
+        "held_out": held_out_note(costs),
+        "cost_method": how_costs_are_read(),
         "figures": [_figure(p, Path(figures_dir), page_path) for p in pictures],
         "roads": road_rows(cells, pd.read_parquet(witnesses_parquet), design),
         "provenance": provenance_rows(facts),
@@ -98,16 +124,17 @@ def build(
 def _answer_context(
     verdict: pd.DataFrame, cells: pd.DataFrame, design: DesignFile
 ) -> dict[str, Any]:
+    """Return the part of the template's variables that cells and verdict alone give."""
     counts = cells["outcome"].value_counts()
     missing = int(counts.get("not measured", 0))
-    tables = [_block(block) for block in blocks(verdict, cells, design)]
+    tables = blocks(verdict, cells, design)
     return {
         "study": design.study,
         "answers": answers(verdict, cells, design),
         "overrides": design.overrides,
         "command": command_line(design.overrides),
-        "main_blocks": [block for block in tables if block["is_main"]],
-        "more_blocks": [block for block in tables if not block["is_main"]],
+        "main_blocks": [block for block in tables if block.metric.is_main],
+        "more_blocks": [block for block in tables if not block.metric.is_main],
         "tokens": [tokens_text(t) for t in design.prompt_tokens],
         "level": percent(1 - design.alpha),
         "alpha": f"{design.alpha:g}",
@@ -136,7 +163,7 @@ def command_line(overrides: Sequence[str]) -> str:
 
 
 def _key_facts(
-    cells: pd.DataFrame, facts: dict[str, list[dict[str, Any]]], design: DesignFile
+    cells: pd.DataFrame, facts: Mapping[str, Sequence[FactValue]], design: DesignFile
 ) -> list[tuple[str, str]]:
     """Return what a reader asks first: how much is proven, where, with what, when."""
     counts = cells["outcome"].value_counts()
@@ -172,27 +199,6 @@ def _setup(design: DesignFile) -> list[tuple[str, str]]:
     return [(name.replace("_", " "), str(v)) for name, v in setup.items() if name != "match"]
 
 
-def _cost_context(costs: CostTables) -> dict[str, Any]:
-    return {
-        "costs": [("pull", cost_lines(costs)), ("post", cost_lines(costs, "post_ms"))],
-        "cost_points": point_lines(costs),
-        "break_even": break_even_notes(costs),
-        "held_out": held_out_note(costs),
-        "cost_method": how_costs_are_read(),
-    }
-
-
-def _block(block: Block) -> dict[str, Any]:
-    label = block.metric.label
-    return {
-        "title": label[0].upper() + label[1:],
-        "unit": block.metric.unit,
-        "better": "more is faster" if block.metric.is_higher_better else "less is faster",
-        "is_main": block.metric.is_main,
-        "lines": block.lines,
-    }
-
-
 def _method(cells: pd.DataFrame, design: DesignFile) -> list[str]:
     """Say what was done, from the tables alone, a sentence group per paragraph."""
     proven = cells[cells["outcome"] == "proven"]
@@ -226,23 +232,25 @@ def _shapes(proven: pd.DataFrame) -> str:
             for row in records(rows.sort_values("prompt_tokens"))
         )
         alike.setdefault(text, []).append(str(variant))
-    told = "; ".join(f"{text} ({', '.join(names)})" for text, names in alike.items())
-    return f"Descriptors of one pull, by variant: {told}."
+    shapes = "; ".join(f"{text} ({', '.join(names)})" for text, names in alike.items())
+    return f"Descriptors of one pull, by variant: {shapes}."
 
 
-def _figure(picture: dict[str, str], folder: Path, page: Path) -> dict[str, Any]:
+def _figure(picture: dict[str, str], folder: Path, page: Path) -> Figure:
+    name, title = picture["name"], picture["title"]
     if picture["left_out"]:
-        return {**picture, "svg": "", "links": []}
-    svg = (folder / f"{picture['name']}.svg").read_text(encoding="utf-8")
-    alt = f"{picture['title']}. {picture['alt']}"
-    files = [folder / f"{picture['name']}.{form}" for form in ("png", "svg", "csv")]
-    return {
-        **picture,
-        "svg": inline_svg(svg, picture["name"], alt),
-        "links": [_link(path, page) | {"form": path.suffix[1:].upper()} for path in files],
-    }
+        return Figure(name, title, picture["caption"], picture["left_out"])
+    svg = (folder / f"{name}.svg").read_text(encoding="utf-8")
+    files = [folder / f"{name}.{form}" for form in ("png", "svg", "csv")]
+    return Figure(
+        name,
+        title,
+        picture["caption"],
+        svg=inline_svg(svg, name, f"{title}. {picture['alt']}"),
+        links=tuple(_link(path, page) for path in files),
+    )
 
 
-def _link(path: Path, page: Path) -> dict[str, str]:
+def _link(path: Path, page: Path) -> Link:
     relative = Path(os.path.relpath(path, page.parent)).as_posix()
-    return {"label": relative, "href": quote(relative)}
+    return Link(relative, quote(relative), path.suffix[1:].upper())

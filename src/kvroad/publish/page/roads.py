@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import TypedDict
 
 import pandas as pd
 
 from kvroad.analysis.tables import DesignFile
 
-__all__ = ["provenance_rows", "road_rows"]
+__all__ = ["FactRow", "FactValue", "RoadRow", "WitnessRow", "provenance_rows", "road_rows"]
 
 # More distinct values than this are shown as their number.
 _MANY = 4
@@ -18,36 +19,74 @@ _COUNT = re.compile(r"\b\d{4,}(?= (?:bytes|packets|counted|descriptors))")
 _ORDER = ("contradicts", "agrees", "unavailable")
 
 
-def road_rows(
-    cells: pd.DataFrame, witnesses: pd.DataFrame, design: DesignFile
-) -> list[dict[str, Any]]:
-    """Return per arm its proven cells, roads expected and seen, and a row per witness.
+class FactValue(TypedDict):
+    """A value of a fact in ``provenance.json``, with the number of cells that it holds for."""
 
-    A row of ``witnesses`` has name, status, cells (how many of those with the witness), and of
-    one cell with that status: expected, seen, where.
+    value: object
+    cells: int
+
+
+@dataclass(frozen=True)
+class FactRow:
+    """A fact with its distinct values as texts; of many, some and the number of the others."""
+
+    name: str
+    texts: list[str]
+
+
+@dataclass(frozen=True)
+class WitnessRow:
+    """What a witness says of an arm: ``cells``, as in "3 of 4", of those that have it say so.
+
+    ``expected``, ``seen`` and ``where`` are of the first of these cells.
     """
-    rows = []
-    for arm in design.shown_arms:
-        own = cells[cells["arm"] == arm]
-        rows.append(
-            {
-                "arm": arm,
-                "proven": int((own["outcome"] == "proven").sum()),
-                "planned": len(own),
-                "ucx_tls": _distinct(own["ucx_tls"]),
-                "expected": _distinct(own["road_expected"]),
-                "seen": _distinct(own["road_seen"]),
-                "witnesses": _witness_rows(witnesses[witnesses["arm"] == arm]),
-            }
-        )
-    return rows
+
+    name: str
+    status: str
+    cells: str
+    expected: str
+    seen: str
+    where: str
+
+
+@dataclass(frozen=True)
+class RoadRow:
+    """An arm's proven and planned cells, and the roads expected and seen in them."""
+
+    arm: str
+    proven: int
+    planned: int
+    ucx_tls: str
+    expected: str
+    seen: str
+    witnesses: list[WitnessRow]
+
+
+def road_rows(cells: pd.DataFrame, witnesses: pd.DataFrame, design: DesignFile) -> list[RoadRow]:
+    """Return a row per arm, in the order of the study."""
+    return [
+        _road_row(arm, cells[cells["arm"] == arm], witnesses[witnesses["arm"] == arm])
+        for arm in design.shown_arms
+    ]
+
+
+def _road_row(arm: str, cells: pd.DataFrame, witnesses: pd.DataFrame) -> RoadRow:
+    return RoadRow(
+        arm=arm,
+        proven=int((cells["outcome"] == "proven").sum()),
+        planned=len(cells),
+        ucx_tls=_distinct(cells["ucx_tls"]),
+        expected=_distinct(cells["road_expected"]),
+        seen=_distinct(cells["road_seen"]),
+        witnesses=_witness_rows(witnesses),
+    )
 
 
 def _distinct(texts: pd.Series[str]) -> str:
     return "; ".join(dict.fromkeys(texts.dropna())) or "none"
 
 
-def _witness_rows(witnesses: pd.DataFrame) -> list[dict[str, Any]]:
+def _witness_rows(witnesses: pd.DataFrame) -> list[WitnessRow]:
     rows = []
     for name, group in witnesses.groupby("name", sort=False):
         for status in _ORDER:
@@ -56,14 +95,14 @@ def _witness_rows(witnesses: pd.DataFrame) -> list[dict[str, Any]]:
                 continue
             first = same.iloc[0]
             rows.append(
-                {
-                    "name": str(name).replace("_", " "),
-                    "status": status,
-                    "cells": f"{len(same)} of {len(group)}",
-                    "expected": _grouped(str(first["expected"])),
-                    "seen": _grouped(str(first["seen"])),
-                    "where": str(first["where"]),
-                }
+                WitnessRow(
+                    name=str(name).replace("_", " "),
+                    status=status,
+                    cells=f"{len(same)} of {len(group)}",
+                    expected=_grouped(str(first["expected"])),
+                    seen=_grouped(str(first["seen"])),
+                    where=str(first["where"]),
+                )
             )
     return rows
 
@@ -73,12 +112,12 @@ def _grouped(text: str) -> str:
     return _COUNT.sub(lambda digits: f"{int(digits.group()):,}", text)
 
 
-def provenance_rows(facts: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
-    """Return each fact with its distinct values; many values are given as their number."""
+def provenance_rows(facts: Mapping[str, Sequence[FactValue]]) -> list[FactRow]:
+    """Return each fact with its distinct values."""
     rows = []
     for name, values in facts.items():
         texts = [f"{v['value']} ({v['cells']})" for v in values]
         if len(texts) > _MANY:
             texts = [*texts[:_MANY], f"and {len(texts) - _MANY} other values"]
-        rows.append({"name": name, "texts": texts})
+        rows.append(FactRow(name, texts))
     return rows

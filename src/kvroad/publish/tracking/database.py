@@ -22,6 +22,7 @@ __all__ = [
     "StoredRun",
     "TaggedRun",
     "experiment_in_database",
+    "is_run_in_database",
     "runs_in_database",
     "stored_runs",
 ]
@@ -84,7 +85,7 @@ def stored_runs(runs: Iterable[TaggedRun], session: str) -> list[StoredRun]:
 def runs_in_database(database: Path, experiment_id: str) -> list[TaggedRun] | None:
     """Return an experiment's runs with the tags that find them; None where it cannot be read."""
     where = "WHERE experiment_id = ? AND lifecycle_stage = 'active'"
-    asked = ", ".join("?" * len(_TAGS))
+    places = ", ".join("?" * len(_TAGS))
     tags: dict[str, dict[str, str]] = {}
     try:
         with closing(_opened(database)) as db:
@@ -94,7 +95,7 @@ def runs_in_database(database: Path, experiment_id: str) -> list[TaggedRun] | No
             ).fetchall()
             for run_id, name, value in db.execute(
                 f"SELECT run_uuid, key, value FROM tags JOIN runs USING (run_uuid) {where}"
-                f" AND key IN ({asked})",
+                f" AND key IN ({places})",
                 (number, *_TAGS),
             ):
                 tags.setdefault(run_id, {})[name] = value
@@ -118,6 +119,16 @@ def experiment_in_database(database: Path, name: str) -> StoredExperiment | None
             return StoredExperiment(str(found[0]), dict(db.execute(query, found).fetchall()))
     except sqlite3.Error:
         return None
+
+
+def is_run_in_database(database: Path, run_id: str) -> bool:
+    """Return whether a run is there and not in the trash; False where it cannot be read."""
+    query = "SELECT 1 FROM runs WHERE run_uuid = ? AND lifecycle_stage = 'active'"
+    try:
+        with closing(_opened(database)) as db:
+            return db.execute(query, (run_id,)).fetchone() is not None
+    except sqlite3.Error:
+        return False
 
 
 def _opened(database: Path) -> sqlite3.Connection:

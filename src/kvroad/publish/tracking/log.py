@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import sqlite3
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import quote
 
-from kvroad.files import write_json
+from kvroad.files import read_json, write_json
 from kvroad.publish.tracking.database import (
     StoredRun,
     experiment_in_database,
+    is_run_in_database,
     runs_in_database,
     stored_runs,
 )
@@ -133,7 +130,7 @@ def _as_it_should_be(
 ) -> tuple[str, str] | None:
     """Return the ids of experiment and summary where a SQLite file holds all of it already.
 
-    None where anything is to be written, or cannot be told without MLflow.
+    None where anything is to be written, or where only MLflow could say.
     """
     experiment = None
     if database is not None and database.is_file():
@@ -226,16 +223,9 @@ def is_logged(receipt: Path, uri: str | None = None) -> bool:
     study's run. A server is not asked.
     """
     target = resolve_target(uri, Path.cwd())
-    try:
-        data = json.loads(receipt.read_text(encoding="utf-8"))
-        if data["uri"] != target.shown:
-            return False
-        if target.database is None:
-            return True
-        with closing(
-            sqlite3.connect(f"file:{quote(str(target.database))}?mode=ro", uri=True)
-        ) as db:
-            query = "SELECT 1 FROM runs WHERE run_uuid = ? AND lifecycle_stage = 'active'"
-            return db.execute(query, (data["summary_run_id"],)).fetchone() is not None
-    except (OSError, ValueError, KeyError, TypeError, sqlite3.Error):
+    data = read_json(receipt) or {}
+    if data.get("uri") != target.shown:
         return False
+    if target.database is None:
+        return True
+    return is_run_in_database(target.database, str(data.get("summary_run_id")))

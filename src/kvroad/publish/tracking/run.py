@@ -5,15 +5,27 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any
+from typing import TypeAlias
 
 from kvroad.evidence.redact import redact_text
 from kvroad.publish.tracking.names import PARAM_LIMIT, TAG_LIMIT, clip, legal_name, long_names
 
-__all__ = ["KEY_TAGS", "NOTE_TAG", "PARENT_TAG", "RunRecord", "metrics", "params", "tags"]
+__all__ = [
+    "KEY_TAGS",
+    "NOTE_TAG",
+    "PARENT_TAG",
+    "RunRecord",
+    "Scalar",
+    "metrics",
+    "params",
+    "tags",
+]
+
+Scalar: TypeAlias = str | float | None
+"""A value of a table or of the configuration; None where it is absent."""
 
 PARENT_TAG = "mlflow.parentRunId"
 NOTE_TAG = "mlflow.note.content"
@@ -63,7 +75,7 @@ class RunRecord:
         return replace(self, tags={**self.tags, PARENT_TAG: run_id})
 
 
-def params(values: Mapping[str, Any]) -> dict[str, str]:
+def params(values: Mapping[str, Scalar]) -> dict[str, str]:
     """Return the present values as MLflow params."""
     return {
         legal_name(name): _shown(str(value), PARAM_LIMIT)
@@ -72,23 +84,21 @@ def params(values: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def metrics(values: Mapping[str, Any]) -> dict[str, float]:
+def metrics(values: Mapping[str, Scalar]) -> dict[str, float]:
     """Return the finite numbers as MLflow metrics; what is absent is left out, never zero."""
     return {
         legal_name(name): float(value)
         for name, value in values.items()
-        if _is_present(value) and math.isfinite(value)
+        if value is not None and _is_present(value) and math.isfinite(float(value))
     }
 
 
-def tags(
-    values: Mapping[str, Any], metric_names: Mapping[str, Any] | None = None
-) -> dict[str, str]:
+def tags(values: Mapping[str, Scalar], metric_names: Iterable[str] = ()) -> dict[str, str]:
     """Return the present values as MLflow tags, without secrets and cut with an ellipsis.
 
     Names in ``metric_names`` that had to be cut are kept whole in tags ``long_name/<digest>``.
     """
-    cut = {f"long_name/{digest}": name for digest, name in long_names(metric_names or {}).items()}
+    cut = {f"long_name/{digest}": name for digest, name in long_names(metric_names).items()}
     return {
         legal_name(name): _shown(str(value), TAG_LIMIT)
         for name, value in {**values, **cut}.items()
@@ -102,6 +112,6 @@ def _shown(text: str, limit: int) -> str:
     return clip(redact_text(text), limit)
 
 
-def _is_present(value: Any) -> bool:
+def _is_present(value: Scalar) -> bool:
     # NaN alone differs from itself.
     return value is not None and value != "" and value == value

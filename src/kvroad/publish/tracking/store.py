@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import socket
 import tempfile
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from json import JSONDecodeError
@@ -15,6 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 from urllib.request import getproxies
+
+from filelock import FileLock, Timeout
 
 from kvroad.errors import UserError
 from kvroad.evidence.redact import redact_text
@@ -37,7 +37,7 @@ __all__ = ["Store", "file_lock", "open_store"]
 _LOCK_TIMEOUT_S = 900.0
 _CONNECT_TIMEOUT_S = 5.0
 _PAGE = 1000
-# Nothing phones home, and a server that is gone is told in seconds: MLflow's own defaults
+# No telemetry, and a server that is gone is reported within seconds: MLflow's own defaults
 # retry for minutes. Whoever sets the last three keeps their values.
 _ALWAYS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -201,19 +201,14 @@ def file_lock(path: Path, timeout_s: float, what: str) -> Iterator[None]:
         When another process still holds it after ``timeout_s``.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    deadline = time.monotonic() + timeout_s
-    with path.open("a") as file:
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise UserError(
-                        f"{what}: another process has been logging for {timeout_s:.0f} s"
-                        f" (lock {path}); run again when it is done"
-                    ) from None
-                time.sleep(0.1)
+    try:
+        lock = FileLock(path).acquire(timeout=timeout_s)
+    except Timeout:
+        raise UserError(
+            f"{what}: another process has been logging for {timeout_s:.0f} s"
+            f" (lock {path}); run again when it is done"
+        ) from None
+    with lock:
         yield
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,21 +13,25 @@ import pandas as pd
 
 from kvroad.analysis.tables import METRICS, DesignFile, read_design, statistic_of
 from kvroad.errors import UserError
-from kvroad.evidence.redact import redact_text
+from kvroad.publish.tracking.cell_files import commit_tags, read_cell_files
 from kvroad.publish.tracking.names import NAME_LIMIT, clip
-from kvroad.publish.tracking.params import cell_params
-from kvroad.publish.tracking.run import NOTE_TAG, RunRecord, metrics, params, tags
+from kvroad.publish.tracking.run import NOTE_TAG, RunRecord, Scalar, metrics, params, tags
 
 __all__ = ["StudyRecords", "read_records"]
 
-_SMALL_BYTES = 1 << 20
+_NAMED = ("arm", "transport", "variant", "prompt_tokens", "block", "gpus")
+# Column of the cells table to the param that it is.
+_VERSIONS = {"nixl": "nixl_version", "ucx": "ucx_version"}
 _COUNTS = ("descriptors", "descriptor_bytes", "pull_bytes", "n_pulls", "n_dropped")
 # Of serving engines: as the engine counted them, and requests of the measured phases.
 _SERVED_COUNTS = (
     *("descriptors_moved", "bytes_moved", "descriptors_moved_in_flight", "bytes_moved_in_flight"),
     *("n_requests", "n_failed_requests"),
 )
-_SERVED_TAGS = ("engine_version", "prompts", "cache_check")
+_CELL_TAGS = (
+    *("cell", "block", "attempt", "measured_at", "outcome", "reason"),
+    *("road_expected", "road_seen", "where", "engine_version", "prompts", "cache_check"),
+)
 # Statistic of a launch's value to the ending of its metric.
 _ENDINGS = {
     "median": "p50",
@@ -96,18 +99,17 @@ def read_records(
     )
 
 
-def _read_table(read: Any, path: Path) -> pd.DataFrame:
+def _read_table(read: Callable[[Path], pd.DataFrame], path: Path) -> pd.DataFrame:
     try:
-        frame: pd.DataFrame = read(path)
+        return read(path)
     except pd.errors.EmptyDataError:
         # A study of one arm has no contrast, and its verdict not even columns.
         return pd.DataFrame()
     except (OSError, ValueError) as error:
         raise UserError(f"table {path} cannot be read: {error}") from error
-    return frame
 
 
-def _rows(table: pd.DataFrame) -> list[dict[str, Any]]:
+def _rows(table: pd.DataFrame) -> list[dict[str, Scalar]]:
     """Return a table's rows with None for every absent value."""
     return [
         {str(name): None if pd.isna(value) else value for name, value in row.items()}
@@ -122,105 +124,53 @@ def _span(cells: Iterable[RunRecord]) -> tuple[int, int]:
 
 
 def _cell_record(
-    row: Mapping[str, Any], folder: Path, labels: Mapping[str, str], git: Mapping[str, str]
+    row: Mapping[str, Scalar], folder: Path, labels: Mapping[str, str], git: Mapping[str, str]
 ) -> RunRecord:
     """Return a cell's run: FAILED and without a metric unless its road is proven."""
-    identity, outcome = _read_json(folder / "cell.json"), _read_json(folder / "outcome.json")
+    files = read_cell_files(folder, str(row["cell"]))
     is_proven = row["outcome"] == "proven"
-    start_ms, end_ms = _measured_times(folder, str(row["cell"]), outcome)
-    own_git = _measured_git(identity)
-    named = cell_params(row, identity.get("identity") or {}, folder / "raw")
-    described = {k: row.get(k) for k in ("outcome", "road_expected", "road_seen", "where")}
-    note = f"{row['outcome']}: {row.get('reason')}\n\n    {outcome.get('quote') or ''}".rstrip()
+    note = f"{row['outcome']}: {row.get('reason')}\n\n    {files.quote}".rstrip()
     return RunRecord(
         kind="cell",
         key=str(row["cell"]),
         name=clip(f"{row['arm']} {row['prompt_tokens']} b{row['block']}", NAME_LIMIT),
         status="FINISHED" if is_proven else "FAILED",
-        start_ms=start_ms,
-        end_ms=end_ms,
-        params=params(named),
+        start_ms=files.start_ms,
+        end_ms=files.end_ms,
+        # MLflow's compare page plots the first params that differ by name: arm and
+        # prompt_tokens come before the settings, which all begin with "setting/".
+        params=params(
+            {
+                **{name: row.get(name) for name in _NAMED},
+                **{name: row.get(column) for name, column in _VERSIONS.items()},
+                **files.params,
+            }
+        ),
         metrics=_cell_metrics(row) if is_proven else {},
         tags=tags(
             {
                 **labels,
                 **_SOURCE_TAGS,
-                **own_git,
-                **described,
-                "cell": row["cell"],
-                "launch": identity.get("launch") or row.get("launch"),
-                "block": row["block"],
-                "attempt": row.get("attempt"),
-                "measured_at": row.get("measured_at"),
-                "reason": row.get("reason"),
-                **{name: row.get(name) for name in _SERVED_TAGS},
+                **files.git,
+                **{name: row.get(name) for name in _CELL_TAGS},
+                "launch": files.launch or row.get("launch"),
                 NOTE_TAG: None if is_proven else note,
             }
         ),
-        artifacts=_cell_artifacts(folder),
-        volatile={} if own_git else git,
+        artifacts=files.artifacts,
+        volatile={} if files.git else git,
     )
 
 
-def _cell_metrics(row: Mapping[str, Any]) -> dict[str, float]:
+def _cell_metrics(row: Mapping[str, Scalar]) -> dict[str, float]:
     """Return a cell's metrics, each with an ending that says what statistic it is."""
     is_served = row.get("statistic") == "mean"
-    statistics = {one.name: statistic_of(one, is_served=is_served) for one in METRICS}
+    statistics = {m.name: statistic_of(m, is_served=is_served) for m in METRICS}
     values = {
         f"{name}/{_ENDINGS.get(statistic, statistic)}": row.get(name)
         for name, statistic in statistics.items()
     }
     return metrics(values | {name: row.get(name) for name in (*_COUNTS, *_SERVED_COUNTS)})
-
-
-def _cell_artifacts(folder: Path) -> dict[str, bytes]:
-    """Return outcome and identity, and what became of earlier attempts; never the raw logs."""
-    earlier = sorted(folder.glob("attempts/*/outcome.json"))
-    paths = [folder / "outcome.json", folder / "cell.json", *earlier]
-    return {
-        path.relative_to(folder).as_posix(): redact_text(path.read_text("utf-8")).encode()
-        for path in paths
-        if path.is_file() and path.stat().st_size <= _SMALL_BYTES
-    }
-
-
-def _measured_times(folder: Path, cell: str, outcome: Mapping[str, Any]) -> tuple[int, int]:
-    """Return start and end of a cell in Unix milliseconds, from its events where there are any.
-
-    A launch may hold several cells: events that name this one come first.
-    """
-    path = folder / "raw" / "events.jsonl"
-    lines = path.read_text("utf-8").splitlines() if path.is_file() else []
-    own = [line for line in lines if f'"{cell}"' in line and '"phase_' in line]
-    events = [event for line in (own or lines) if (event := _event(line))]
-    times = [time for event in events if (time := _milliseconds(event.get("time"))) is not None]
-    if not times:
-        measured = _milliseconds(outcome.get("measured_at"))
-        times = [measured if measured is not None else _modified(folder / "outcome.json")]
-    # Events tell the time of day in whole seconds: the monotonic clock gives the length.
-    ticks = [int(event["mono_ns"]) for event in events if "mono_ns" in event]
-    length_ms = (max(ticks) - min(ticks)) // 1_000_000 if ticks else max(times) - min(times)
-    return min(times), min(times) + length_ms
-
-
-def _event(line: str) -> dict[str, Any]:
-    try:
-        event = json.loads(line)
-    except ValueError:
-        # The last line of a killed agent may be cut; the cell's other lines still count.
-        return {}
-    return event if isinstance(event, dict) else {}
-
-
-def _milliseconds(text: Any) -> int | None:
-    try:
-        return int(datetime.fromisoformat(text).timestamp() * 1000)
-    except (TypeError, ValueError):
-        return None
-
-
-def _modified(path: Path) -> int:
-    return int(path.stat().st_mtime * 1000) if path.is_file() else 0
 
 
 def _parent_record(
@@ -284,7 +234,7 @@ def _summary_record(
     )
 
 
-def _contrast(row: Mapping[str, Any]) -> str:
+def _contrast(row: Mapping[str, Scalar]) -> str:
     """Return ``tcp_vs_shm_p4096``; an arm's ``+`` becomes ``.``, which MLflow allows."""
     pair = f"{row['arm']}_vs_{row['baseline']}".replace("+", ".")
     return f"{pair}_p{row['prompt_tokens']}"
@@ -302,20 +252,6 @@ def _report_artifacts(report_dir: Path) -> dict[str, bytes]:
     }
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        data = json.loads(path.read_text("utf-8")) if path.is_file() else {}
-    except ValueError as error:
-        raise UserError(f"{path} is not JSON: {error}") from error
-    return data if isinstance(data, dict) else {}
-
-
-def _measured_git(identity: Mapping[str, Any]) -> dict[str, str]:
-    """Return the git tags of the working tree that measured a cell; empty where unknown."""
-    git = identity.get("git") or {}
-    return _commit_tags(str(git["commit"]), bool(git.get("is_dirty"))) if git.get("commit") else {}
-
-
 def _git_tags(root: Path) -> dict[str, str]:
     """Return the git tags of the working tree at ``root``; empty where there is no commit."""
     git = ["git", "-C", str(root)]
@@ -326,12 +262,4 @@ def _git_tags(root: Path) -> dict[str, str]:
         state = subprocess.run([*git, "status", "--porcelain"], capture_output=True, timeout=30)
     except (OSError, subprocess.TimeoutExpired):
         return {}
-    return _commit_tags(head.stdout.decode().strip(), bool(state.stdout.strip()))
-
-
-def _commit_tags(commit: str, is_dirty: bool) -> dict[str, str]:
-    return {
-        "git_commit": commit,
-        "git_dirty": str(is_dirty).lower(),
-        "mlflow.source.git.commit": commit,
-    }
+    return commit_tags(head.stdout.decode().strip(), bool(state.stdout.strip()))

@@ -1,4 +1,4 @@
-"""How long launches would take, from those of the study that were run before."""
+"""Which launches would run, in which order, and how long that would take."""
 
 from __future__ import annotations
 
@@ -10,11 +10,37 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-from kvroad.cli.plan.outlook import LaunchRow
+from kvroad.measure.missing import missing_launches
 from kvroad.results import cell_dir, outcome_of
 from kvroad.study.design import Design, Launch
+from kvroad.study.fields import Study
 
-__all__ = ["Duration", "duration_of"]
+__all__ = ["Duration", "LaunchRow", "duration_of", "to_run"]
+
+
+@dataclass(frozen=True)
+class LaunchRow:
+    """A launch that would run now, with the prompt lengths of its open cells."""
+
+    launch: str
+    arm: str
+    block: int
+    host: str
+    prompt_tokens: list[int]
+
+
+def to_run(study: Study, design: Design, results_dir: Path) -> list[LaunchRow]:
+    """Return the launches that the workflow would run now, in their order."""
+    return [
+        LaunchRow(
+            launch.id,
+            launch.arm.label,
+            launch.block,
+            launch.host,
+            [cell.prompt_tokens for cell in cells],
+        )
+        for launch, cells in missing_launches(study, design, results_dir)
+    ]
 
 
 @dataclass(frozen=True)
