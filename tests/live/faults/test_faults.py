@@ -191,7 +191,7 @@ def test_a_download_that_is_cut(bench: Bench, rows: list[Row], is_back: bool) ->
     bench.fault_file.write_text("")
     bench.proxy.is_reachable = is_back
     at = bench.proxy.bytes_to_client
-    bench.proxy.cut_after(2 << 20)
+    bench.proxy.after(2 << 20, bench.proxy.cut)
     since = time.monotonic()
     wait_until(lambda: bench.proxy.bytes_to_client - at >= 2 << 20)
     seconds = bench.seconds_until_clean(since)
