@@ -160,7 +160,7 @@ class Sshd(ABC):
             return True
         return False
 
-    def overrides(self, *, port: int | None = None) -> list[str]:
+    def overrides(self, *, port: int | None = None, timeout_s: float = 60.0) -> list[str]:
         """Return what a study needs to run here, as Hydra overrides."""
         return [
             "host.address=127.0.0.1",
@@ -168,6 +168,8 @@ class Sshd(ABC):
             f"host.identity_file={self.account.key}",
             f"host.python={sys.executable}",
             f"host.work_dir={self.work_dir}",
+            f"host.connect_timeout_s={timeout_s:g}",
+            f"host.lease_s={timeout_s:g}",
         ]
 
     def stop(self) -> None:

@@ -1,7 +1,6 @@
-"""A TCP proxy in front of an SSH server: the network, and what can happen to it."""
+"""A TCP proxy in front of a server: the network, and what can happen to it."""
 
 import contextlib
-import math
 import socket
 import struct
 import threading
@@ -24,7 +23,7 @@ class Proxy:
         self.is_reachable = True
         self.is_slow = False
         self.bytes_to_client = 0
-        self._act_at = math.inf
+        self._is_time: Callable[[], bool] | None = None
         self._act: Callable[[], object] = self.cut
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -40,9 +39,18 @@ class Proxy:
             with contextlib.suppress(OSError):
                 end.close()
 
+    def when(self, is_time: Callable[[], bool], act: Callable[[], object]) -> None:
+        """Do something once; asked for whenever something has gone to a client."""
+        self._is_time, self._act = is_time, act
+
     def after(self, n_bytes: int, act: Callable[[], object]) -> None:
         """Do something once so many more bytes have gone to the client."""
-        self._act_at, self._act = self.bytes_to_client + n_bytes, act
+        at = self.bytes_to_client + n_bytes
+        self.when(lambda: self.bytes_to_client >= at, act)
+
+    @property
+    def is_silent(self) -> bool:
+        return not self._is_forwarding.is_set()
 
     def go_silent(self) -> None:
         """Keep connections open and forward nothing, as a network that drops packets."""
@@ -94,6 +102,6 @@ class Proxy:
 
     def _count(self, n_bytes: int) -> None:
         self.bytes_to_client += n_bytes
-        if self.bytes_to_client >= self._act_at:
-            self._act_at = math.inf
+        if self._is_time is not None and self._is_time():
+            self._is_time = None
             self._act()
