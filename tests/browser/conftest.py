@@ -18,6 +18,8 @@ def browser() -> Iterator[Any]:
 
     with sync_playwright() as playwright:
         # Root, as in a container, has no sandbox.
-        running = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        running = playwright.chromium.launch(
+            executable_path=path, args=["--no-sandbox"], timeout=300_000
+        )
         yield running
         running.close()

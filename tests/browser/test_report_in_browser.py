@@ -40,6 +40,7 @@ def open_page(browser: Any) -> Iterator[Any]:
         page = browser.new_page(
             viewport={"width": width, "height": 900}, color_scheme=scheme, reduced_motion="reduce"
         )
+        page.set_default_timeout(60_000)
         page.asked, page.said = [], []
         page.on("request", lambda request: page.asked.append(request.url))
         page.on("console", lambda message: page.said.append(message.text))
