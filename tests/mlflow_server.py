@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
+from waiting import wait_until
 
 
 @contextmanager
@@ -38,22 +38,14 @@ def server(folder: Path, port: int, database: str = "server.db") -> Iterator[str
         finally:
             # It lets a TERM wait for its workers: the whole group ends at once.
             os.killpg(process.pid, signal.SIGKILL)
-            process.wait(10)
+            process.wait()
 
 
 def wait_for(url: str, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline:
+    def answers() -> bool:
         assert process.poll() is None, "the server ended"
-        try:
-            with urllib.request.urlopen(url, timeout=2):
-                return
-        except OSError:
-            time.sleep(0.2)
-    pytest.fail("the server is not ready after 120 s")
+        with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=60):
+            return True
+        return False
 
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    wait_until(answers, "MLflow's server")

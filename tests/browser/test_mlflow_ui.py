@@ -13,7 +13,8 @@ from urllib.parse import quote
 import pytest
 from mlflow import MlflowClient
 from mlflow_page import searches
-from mlflow_server import free_port, server
+from mlflow_server import server
+from ports import free_port
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
 

@@ -10,6 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from chromium import NO_CHROMIUM, program
+
+if program() is None:
+    pytest.skip(NO_CHROMIUM, allow_module_level=True)
 
 REPORTS = Path(__file__).parent.parent.parent / "reports/published"
 FIRST = "h200_nvlink"
@@ -36,6 +40,7 @@ def open_page(browser: Any) -> Iterator[Any]:
         page = browser.new_page(
             viewport={"width": width, "height": 900}, color_scheme=scheme, reduced_motion="reduce"
         )
+        page.set_default_timeout(60_000)
         page.asked, page.said = [], []
         page.on("request", lambda request: page.asked.append(request.url))
         page.on("console", lambda message: page.said.append(message.text))
@@ -127,7 +132,7 @@ def test_a_table_too_wide_for_a_phone_scrolls_by_keyboard(open_page, url: str) -
     table = page.locator(".scroll").nth(wide)
     table.focus()
     page.keyboard.press("ArrowRight")
-    page.wait_for_function("e => e.scrollLeft > 0", arg=table.element_handle(), timeout=5000)
+    page.wait_for_function("e => e.scrollLeft > 0", arg=table.element_handle(), timeout=60_000)
 
 
 def test_paper_is_white_and_whole(open_page, url: str) -> None:

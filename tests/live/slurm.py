@@ -9,9 +9,11 @@ import shutil
 import socket
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+
+from ports import free_port
+from waiting import wait_until
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol")
 CONF = """\
@@ -53,7 +55,7 @@ def missing() -> str | None:
     path = f"{os.environ.get('PATH', '')}:/usr/sbin"
     absent = [name for name in PROGRAMS if shutil.which(name, path=path) is None]
     if absent:
-        return f"no {absent[0]}: apt-get install slurmctld slurmd slurm-client munge"
+        return f"no {absent[0]}: .ci/install_slurm installs it"
     if importlib.util.find_spec("snakemake_executor_plugin_slurm") is None:
         return "no snakemake-executor-plugin-slurm: uv sync --extra slurm"
     try:
@@ -61,14 +63,6 @@ def missing() -> str | None:
     except socket.gaierror:
         return "Slurm resolves no address where no interface but loopback has one"
     return None
-
-
-def _free_ports(n: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket()) for _ in range(n)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [int(probe.getsockname()[1]) for probe in probes]
 
 
 class Slurm:
@@ -126,7 +120,10 @@ class Slurm:
         with open(os.open(key, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
             file.write(os.urandom(128))
         machine = socket.gethostname().split(".")[0]
-        first, *others = _free_ports(1 + len(self.nodes))
+        ports: set[int] = set()
+        while len(ports) < 1 + len(self.nodes):
+            ports.add(free_port())
+        first, *others = ports
         text = CONF.format(machine=machine, port=first, user=Path.home().owner(), root=self.root)
         shape = f"CPUs={os.cpu_count()} RealMemory=16000 State=UNKNOWN"
         for node, port in zip(self.nodes, others, strict=True):
@@ -159,17 +156,17 @@ class Slurm:
             capture_output=True,
             text=True,
             check=False,
-            timeout=30,
+            timeout=300,
         )
         return done.stdout if done.returncode == 0 else ""
 
     def _wait(self, is_ready: Callable[[], object], what: str) -> None:
-        deadline = time.monotonic() + 60
-        while not is_ready():
+        def is_up() -> bool:
             logs = "\n".join(p.read_text(errors="replace") for p in (self.root / "log").iterdir())
-            assert all(p.poll() is None for p in self._started), logs[-4000:]
-            assert time.monotonic() < deadline, f"{what} is not ready:\n{logs[-4000:]}"
-            time.sleep(0.1)
+            assert all(p.poll() is None for p in self._started), f"{what}: {logs[-4000:]}"
+            return bool(is_ready())
+
+        wait_until(is_up, f"{what}; its log is in {self.root}/log")
 
     def queue(self) -> list[str]:
         """Return the jobs that run or wait."""

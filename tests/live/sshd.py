@@ -1,15 +1,24 @@
-"""An sshd of the tests: own port, host key, authorised key and configuration."""
+"""An SSH server of the tests: own port, host key, authorised key and configuration.
+
+OpenSSH's where it is installed, else one of asyncssh; ``KVROAD_TEST_SSH_SERVER`` chooses.
+"""
 
 import contextlib
 import os
 import platform
+import shutil
 import signal
 import socket
 import subprocess
 import sys
-import time
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
+
+import asyncssh
+import pytest
+from ports import free_port
+from waiting import wait_until
 
 SSHD = "/usr/sbin/sshd"
 CONFIG = """\
@@ -25,20 +34,35 @@ StrictModes no
 PermitRootLogin prohibit-password
 MaxStartups 100
 MaxSessions 100
+LoginGraceTime 0
 Subsystem sftp internal-sftp
 """
+ALGORITHMS = {"ed25519": "ssh-ed25519", "rsa": "ssh-rsa", "ecdsa": "ecdsa-sha2-nistp256"}
+
+needs_openssh_client = pytest.mark.skipif(
+    not all(map(shutil.which, ("ssh-agent", "ssh-add", "ssh-keygen", "ssh-keyscan"))),
+    reason="it calls ssh-agent, ssh-keygen and ssh-keyscan: .ci/install_sshd installs them",
+)
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def keygen(path: Path, passphrase: str = "", kind: str = "ed25519") -> Path:
-    command = ["ssh-keygen", "-q", "-t", kind, "-N", passphrase, "-f", str(path)]
-    subprocess.run(command, check=True)
+def keygen(path: Path, passphrase: str | None = None, kind: str = "ed25519") -> Path:
+    key = asyncssh.generate_private_key(ALGORITHMS[kind])
+    path.touch(mode=0o600)
+    key.write_private_key(path, passphrase=passphrase)
+    key.write_public_key(path.with_suffix(".pub"))
     return path
+
+
+def lock(key: Path, path: Path, passphrase: str) -> Path:
+    """Write a key once more, encrypted."""
+    path.touch(mode=0o600)
+    asyncssh.read_private_key(key).write_private_key(path, passphrase=passphrase)
+    return path
+
+
+def public_line(key: Path) -> str:
+    """Return the public half of a key, as known_hosts and authorized_keys want it."""
+    return key.with_suffix(".pub").read_text().strip()
 
 
 @dataclass(frozen=True)
@@ -78,21 +102,32 @@ class Account:
             file.write("\n".join(lines) + "\n")
 
 
-class Sshd:
+class PortTaken(Exception):
+    """Somebody else was faster."""
+
+
+class Sshd(ABC):
+    """A server that runs, each of its connections in a process of its own."""
+
     def __init__(self, account: Account, folder: Path) -> None:
         self.account = account
         self.folder = folder
         self.port = free_port()
         self.work_dir = folder / "work"
         self.process: subprocess.Popen[bytes] | None = None
-        host_key = keygen(folder / "host_key")
-        authorized = folder / "authorized_keys"
-        authorized.write_text(account.key.with_suffix(".pub").read_text())
-        (folder / "sshd_config").write_text(
-            CONFIG.format(port=self.port, host_key=host_key, authorized=authorized)
-        )
-        self.host_key_line = (folder / "host_key.pub").read_text().rsplit(" ", 1)[0]
+        self.host_key = keygen(folder / "host_key")
+        self.authorized = folder / "authorized_keys"
+        self.authorized.write_text(public_line(account.key) + "\n")
+        self.host_key_line = public_line(self.host_key)
         self.accept_on(self.port)
+
+    @abstractmethod
+    def command(self) -> list[str]:
+        """Return what starts the server and stays in the foreground."""
+
+    @abstractmethod
+    def sessions(self) -> list[int]:
+        """Return the processes that serve a connection, the outermost first."""
 
     @property
     def node_dir(self) -> Path:
@@ -105,37 +140,27 @@ class Sshd:
             file.write(f"[127.0.0.1]:{port} {self.host_key_line}\n")
 
     def start(self) -> None:
-        Path("/run/sshd").mkdir(exist_ok=True)
-        with open(self.folder / "sshd.log", "ab") as log:
+        log_file = self.folder / "sshd.log"
+        with open(log_file, "ab") as log:
             self.process = subprocess.Popen(
-                [SSHD, "-D", "-e", "-f", str(self.folder / "sshd_config")],
+                self.command(),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
             )
-        deadline = time.monotonic() + 20
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
-                return
-            except OSError:
-                assert self.process.poll() is None, (self.folder / "sshd.log").read_text()
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
+        wait_until(self._listens, "the SSH server")
 
-    def sessions(self) -> list[int]:
-        """Return the processes of sshd that serve a connection, the outermost first."""
+    def _listens(self) -> bool:
         assert self.process is not None
-        found, parents = [], {self.process.pid}
-        while parents:
-            parents = {pid for parent in parents for pid in children_of(parent)}
-            sshd = [p for p in parents if (Path(f"/proc/{p}/comm").read_text().strip()) == "sshd"]
-            found += sshd
-            parents = set(sshd)
-        return found
+        if self.process.poll() is not None:
+            said = (self.folder / "sshd.log").read_text()
+            raise PortTaken if "Address already in use" in said else AssertionError(said)
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port)):
+            return True
+        return False
 
-    def overrides(self, *, port: int | None = None) -> list[str]:
+    def overrides(self, *, port: int | None = None, timeout_s: float = 60.0) -> list[str]:
         """Return what a study needs to run here, as Hydra overrides."""
         return [
             "host.address=127.0.0.1",
@@ -143,6 +168,8 @@ class Sshd:
             f"host.identity_file={self.account.key}",
             f"host.python={sys.executable}",
             f"host.work_dir={self.work_dir}",
+            f"host.connect_timeout_s={timeout_s:g}",
+            f"host.lease_s={timeout_s:g}",
         ]
 
     def stop(self) -> None:
@@ -155,9 +182,55 @@ class Sshd:
         self.process = None
 
 
+class OpenSshd(Sshd):
+    def command(self) -> list[str]:
+        Path("/run/sshd").mkdir(exist_ok=True)
+        config = self.folder / "sshd_config"
+        config.write_text(
+            CONFIG.format(port=self.port, host_key=self.host_key, authorized=self.authorized)
+        )
+        return [SSHD, "-D", "-e", "-f", str(config)]
+
+    def sessions(self) -> list[int]:
+        assert self.process is not None
+        found, parents = [], {self.process.pid}
+        while parents:
+            children = [pid for parent in parents for pid in children_of(parent)]
+            parents = {pid for pid in children if name_of(pid).startswith("sshd")}
+            found += parents
+        return found
+
+
+class AsyncSshd(Sshd):
+    def command(self) -> list[str]:
+        program = Path(__file__).with_name("asyncssh_server.py")
+        words = [sys.executable, program, self.port, self.host_key, self.authorized]
+        return [str(word) for word in words]
+
+    def sessions(self) -> list[int]:
+        assert self.process is not None
+        return children_of(self.process.pid)
+
+
+def chosen_server() -> type[Sshd]:
+    """Return the kind of server that the environment asks for, else the one that is there."""
+    kinds = {"openssh": OpenSshd, "asyncssh": AsyncSshd}
+    name = os.environ.get("KVROAD_TEST_SSH_SERVER", "auto")
+    if name == "auto":
+        name = "openssh" if Path(SSHD).exists() else "asyncssh"
+    assert name in kinds, f"KVROAD_TEST_SSH_SERVER={name}: auto, openssh or asyncssh"
+    return kinds[name]
+
+
 def children_of(pid: int) -> list[int]:
     found = []
     for task in Path(f"/proc/{pid}/task").glob("*"):
         with contextlib.suppress(OSError):
             found += map(int, (task / "children").read_text().split())
     return found
+
+
+def name_of(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    return ""

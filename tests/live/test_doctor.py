@@ -89,7 +89,7 @@ def test_ctrl_c_ends_with_one_line(make_checkout: Callable[[], Any]) -> None:
             if line.startswith("small pulls"):
                 break
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=120)
+        _, errors = process.communicate(timeout=300)
     assert process.returncode == 130
     assert "Traceback" not in errors
     assert errors.startswith("stopped: ")

@@ -61,7 +61,10 @@ def machine_of(request: pytest.FixtureRequest, sshd: Sshd, tmp_path: Path, monke
     opened: list[Machine] = []
 
     def make(**fields: object) -> AgentHost:
-        given = {"python": sys.executable, "work_dir": str(tmp_path / "work"), **fields}
+        given = {
+            **{"python": sys.executable, "work_dir": str(tmp_path / "work")},
+            **{"connect_timeout_s": 60.0, "lease_s": 60.0, **fields},
+        }
         host = study.Host("h", connection=request.param, address="node1", **given)  # type: ignore[arg-type]
         machine = SshMachine(host) if request.param == "ssh" else LocalMachine(host)
         opened.append(machine)
@@ -151,7 +154,7 @@ def test_a_launch_that_is_no_plain_name_removes_nothing(machine_of, tmp_path: Pa
     host = machine_of()
     host.facts()
     for launch in ("..", "../..", "/tmp", "", "a/b"):
-        done = host.machine.call(["forget", launch], 30.0)
+        done = host.machine.call(["forget", launch], 300.0)
         assert done.returncode == 74
     assert (tmp_path / "work").exists()
     assert build_agent(tmp_path / "agent.pyz").exists()

@@ -49,6 +49,8 @@ def host_of(pair: tuple[Sshd, Sshd], **changes: object) -> study.Host:
         "name": "pair",
         "connection": "ssh",
         "python": sys.executable,
+        "connect_timeout_s": 60.0,
+        "lease_s": 60.0,
         "interfaces": ["lo"],
         "env": {"UCX_NET_DEVICES": "lo"},
         "prefill": sides[0],

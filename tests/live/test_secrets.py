@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sshd import Account
+from sshd import Account, lock, needs_openssh_client
+from waiting import wait_until
 
 pytestmark = pytest.mark.live
 
@@ -57,17 +58,10 @@ def watched_arguments() -> Iterator[set[str]]:
 @pytest.fixture
 def key_agent(tmp_path: Path, account: Account) -> Iterator[tuple[Path, Path]]:
     """Return a socket of an agent that holds the account's key, and the key encrypted."""
-    if shutil.which("ssh-agent") is None:
-        pytest.skip("no ssh-agent")
-    locked = tmp_path / "locked"
-    shutil.copy(account.key, locked)
-    change = ["ssh-keygen", "-p", "-q", "-P", "", "-N", PASSPHRASE, "-f", str(locked)]
-    subprocess.run(change, check=True, capture_output=True)
+    locked = lock(account.key, tmp_path / "locked", PASSPHRASE)
     socket = tmp_path / "agent"
     agent = subprocess.Popen(["ssh-agent", "-D", "-a", str(socket)], stdout=subprocess.DEVNULL)
-    deadline = time.monotonic() + 10
-    while not socket.exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_until(socket.exists, "the agent's socket")
     add = ["ssh-add", "-q", str(account.key)]
     subprocess.run(add, check=True, env={**os.environ, "SSH_AUTH_SOCK": str(socket)})
     yield socket, locked
@@ -75,6 +69,7 @@ def key_agent(tmp_path: Path, account: Account) -> Iterator[tuple[Path, Path]]:
     agent.wait()
 
 
+@needs_openssh_client
 def test_a_study_over_ssh_leaves_no_secret_behind(
     make_checkout, make_sshd, key_agent, tmp_path: Path
 ) -> None:

@@ -22,7 +22,7 @@ HOST = [
 @pytest.fixture
 def serving_checkout(make_checkout):
     if not (FOLDER / "ready.json").is_file():
-        pytest.skip(f"no {FOLDER / 'ready.json'}: run tools/cpu_serving.py")
+        pytest.skip(f"no {FOLDER / 'ready.json'}: uv run python tools/cpu_serving.py makes it")
     return make_checkout()
 
 

@@ -10,8 +10,6 @@ import pytest
 import slurm
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
-if reason := slurm.missing():
-    pytest.skip(reason, allow_module_level=True)
 
 # Without accounting Slurm is asked with squeue; the waits are those of the plugin.
 PROFILE = [
@@ -25,6 +23,8 @@ ROW = ["arm", "baseline", "prompt_tokens", "metric"]
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[slurm.Slurm]:
+    if reason := slurm.missing():
+        pytest.skip(reason)
     with slurm.running(["node1", "node2"]) as running:
         yield running
 

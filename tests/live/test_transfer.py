@@ -1,5 +1,6 @@
 """Raw folders over SFTP: whole or not at all, and nothing twice."""
 
+import dataclasses
 import json
 import sys
 from collections.abc import Callable
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 from proxy import Proxy
 from sshd import Sshd
+from waiting import wait_until
 
 from kvroad.agent.manifest import check_manifest, write_manifest
 from kvroad.hosts import HostLost
@@ -33,7 +35,11 @@ def machine(sshd: Sshd, proxy: Proxy, tmp_path: Path, monkeypatch):
     monkeypatch.setenv("HOME", str(home))
     sshd.account.use_in(home, "node1", proxy.port)
     host = study.Host(
-        *("h", "ssh", "node1"), python=sys.executable, work_dir=str(tmp_path / "work"), lease_s=5.0
+        *("h", "ssh", "node1"),
+        python=sys.executable,
+        work_dir=str(tmp_path / "work"),
+        connect_timeout_s=60.0,
+        lease_s=60.0,
     )
     opened = SshMachine(host)
     assert not opened.has_raw_folder("launch")
@@ -108,11 +114,17 @@ def test_a_wrong_file_is_fetched_anew(
 def test_a_cut_leaves_what_has_arrived_and_the_next_call_goes_on(
     machine, proxy: Proxy, remote: Path, tmp_path: Path
 ) -> None:
-    # A reset drops what the client has not read yet: it is given the time to.
-    proxy.cut_after(BIG // 2, pause_s=1.0)
+    arrived = tmp_path / "raw.partial" / "big.log"
+
+    def cut() -> None:
+        # A reset drops what the client has not read yet.
+        wait_until(lambda: arrived.stat().st_size > BIG // 4, "a quarter of the file")
+        proxy.cut()
+
+    proxy.after(BIG // 2, cut)
     with pytest.raises(HostLost, match=r"host h \(root@127.0.0.1:\d+\): download of launch: "):
         machine.fetch("launch", tmp_path / "raw")
-    assert (tmp_path / "raw.partial" / "big.log").stat().st_size > BIG // 4
+    assert arrived.stat().st_size > BIG // 4
     assert not (tmp_path / "raw").exists()
     assert fetched(machine, proxy, tmp_path / "raw") < BIG
 
@@ -120,8 +132,9 @@ def test_a_cut_leaves_what_has_arrived_and_the_next_call_goes_on(
 def test_a_silent_network_costs_the_lease(
     machine, proxy: Proxy, remote: Path, tmp_path: Path
 ) -> None:
-    proxy.go_silent()
-    with pytest.raises(HostLost, match=r"no data for 5 s|no answer within"):
+    proxy.after(BIG // 2, proxy.go_silent)
+    machine._host = dataclasses.replace(machine._host, lease_s=3.0)
+    with pytest.raises(HostLost, match="no data for 3 s"):
         machine.fetch("launch", tmp_path / "raw")
     proxy.come_back()
 

@@ -23,7 +23,10 @@ import pytest
 from mlflow import MlflowClient
 from mlflow.entities import ViewType
 from mlflow.utils.validation import _validate_metric, _validate_param, _validate_tag
-from mlflow_server import free_port, server
+from mlflow_server import server
+from ports import free_port
+from proxy import Proxy
+from waiting import wait_until
 
 from kvroad.errors import UserError
 from kvroad.publish.tracking import is_logged, legal_name, log, log_study, resolve_target
@@ -321,9 +324,7 @@ class TestDamage:
     def test_killed_logger_is_made_good(self, tmp_path, template, database):
         project = Project(tmp_path, blocks=40).write()
         logger = project.log_apart()
-        deadline = time.monotonic() + 90
-        while count_runs(database) < 5 and time.monotonic() < deadline:
-            time.sleep(0.05)
+        wait_until(lambda: count_runs(database) >= 5, "five runs")
         logger.send_signal(signal.SIGKILL)
         logger.communicate()
         begun = count_runs(database)
@@ -382,7 +383,7 @@ class TestDamage:
         narrow = Project(tmp_path, slug="narrow", prompts=(4096,)).write()
         smoke = Project(tmp_path, slug="smoke", study="smoke", arms=("shm", "roce")).write()
         loggers = [study.log_apart() for study in (wide, narrow, smoke)]
-        texts = [logger.communicate(timeout=180) for logger in loggers]
+        texts = [logger.communicate(timeout=300) for logger in loggers]
         assert [logger.returncode for logger in loggers] == [0, 0, 0], texts
         assert [out.splitlines()[1:] for out, _ in texts] == [["telemetry: None"]] * 3
         assert [err for _, err in texts] == ["", "", ""]
@@ -448,7 +449,8 @@ class TestRefusals:
             port = taken.getsockname()[1]
             began = time.monotonic()
             text = refusal(project, f"{scheme}://me:hush@127.0.0.1:{port}/kv")
-        assert time.monotonic() - began < 10
+        # MLflow by itself goes on for minutes.
+        assert time.monotonic() - began < 60
         assert f"127.0.0.1:{port}" in text
         assert "MLFLOW_TRACKING_URI" in text
         assert "hush" not in text
@@ -477,14 +479,16 @@ class TestServer:
     def test_study_is_logged_once_and_caught_up_after_a_loss(self, tmp_path, template):
         shutil.copy(template, tmp_path / "server.db")
         port = free_port()
+        # The logger waits in it for its next answer until the server is gone.
+        proxy = Proxy(port)
+        proxy.when(lambda: count_runs(tmp_path / "server.db") >= 15, proxy.go_silent)
         project = Project(tmp_path, blocks=10).write()
-        uri = f"http://127.0.0.1:{port}"
+        uri = f"http://127.0.0.1:{proxy.port}"
         with server(tmp_path, port):
             logger = project.log_apart(MLFLOW_TRACKING_URI=uri)
-            deadline = time.monotonic() + 90
-            while count_runs(tmp_path / "server.db") < 15 and time.monotonic() < deadline:
-                time.sleep(0.05)
-        out, err = logger.communicate(timeout=120)
+            wait_until(lambda: proxy.is_silent or logger.poll() is not None, "15 runs")
+        proxy.come_back()
+        out, err = logger.communicate(timeout=300)
         assert (logger.returncode, out) == (1, "")
         assert len(err.strip().splitlines()) == 1, err
         assert f"MLflow at {uri}" in err
@@ -501,3 +505,4 @@ class TestServer:
             copy = client.download_artifacts(run.info.run_id, "outcome.json", str(tmp_path))
             assert json.loads(Path(copy).read_text())["outcome"] == "proven"
             assert (tmp_path / "served").is_dir()
+        proxy.close()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from mlflow_page import searches
-from mlflow_server import free_port
+from ports import free_port
 from test_tracking_live import Project, assert_whole, of_kind, refusal, stored
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
@@ -29,7 +29,7 @@ class Postgres:
         command = [str(self.programs / program), *words]
         if os.getuid() == 0:
             command = ["runuser", "-u", "postgres", "--", *command]
-        subprocess.run(command, check=True, cwd=self.folder, timeout=120, stdout=subprocess.DEVNULL)
+        subprocess.run(command, check=True, cwd=self.folder, timeout=300, stdout=subprocess.DEVNULL)
 
     def start(self) -> None:
         listen = f"-h 127.0.0.1 -p {self.port} -k {self.folder}"
@@ -49,7 +49,7 @@ class Postgres:
 def postgres() -> Iterator[Postgres]:
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
     if not found:
-        pytest.skip("no PostgreSQL: apt-get install postgresql, as .ci/nightly does")
+        pytest.skip("no PostgreSQL: .ci/install_servers installs it")
     # Not below pytest's folder, which the user postgres cannot enter.
     folder = Path(tempfile.mkdtemp(prefix="kvroad-postgres-", dir="/tmp"))
     if os.getuid() == 0:

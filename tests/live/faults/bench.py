@@ -8,20 +8,18 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from proxy import Proxy
 from sshd import Sshd
+from waiting import LONGEST_S, wait_until
 
 from kvroad.agent.processes import process_id
 
 HERE = Path(__file__).parent
 LEASE_S = 20.0
-START_TIMEOUT_S = 8.0
 STOP_TIMEOUT_S = 3.0
-LONGEST_S = 120.0
 
 
 @dataclass
@@ -57,10 +55,7 @@ class Bench:
         """Return Snakemake's words for the cells that are finished and two of this length."""
         lengths = "[256]" if length == 256 else f"[256,{length}]"
         reach = [
-            *self.sshd.overrides(port=self.proxy.port),
-            f"host.lease_s={LEASE_S:g}",
-            "host.connect_timeout_s=5",
-            f"engine.start_timeout_s={START_TIMEOUT_S:g}",
+            *self.sshd.overrides(port=self.proxy.port, timeout_s=LEASE_S),
             f"engine.stop_timeout_s={STOP_TIMEOUT_S:g}",
             f"+host.env.PYTHONPATH={HERE / 'engine'}",
             f"+host.env.FAULT_FILE={self.fault_file}",
@@ -89,7 +84,7 @@ class Bench:
                 raise AssertionError(process.communicate())
             return told.exists() and told.read_text() == what
 
-        wait_until(is_there)
+        wait_until(is_there, f"the engine, which is to be {what}")
 
     def finish(self, process: "subprocess.Popen[str]") -> str:
         """Wait for the end of a run and return what the user reads of it."""
@@ -170,7 +165,7 @@ class Bench:
 
     def seconds_until_clean(self, since: float) -> float:
         """Wait until nothing runs on the host; fails when something still does long after."""
-        wait_until(lambda: not self.processes(), timeout_s=3 * LEASE_S)
+        wait_until(lambda: not self.processes(), "the end of all processes on the host")
         return time.monotonic() - since
 
     def stop(self) -> None:
@@ -215,14 +210,6 @@ def message_of(text: str) -> str:
     lines = [line.strip() for line in text.splitlines()]
     told = [x for x in lines if x.startswith(("error: ", "stopped: ")) or ": failed: " in x]
     return told[0] if told else ""
-
-
-def wait_until(is_true: Callable[[], bool], timeout_s: float = LONGEST_S) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not is_true():
-        if time.monotonic() > deadline:
-            raise TimeoutError
-        time.sleep(0.03)
 
 
 def as_json(rows: list[Row]) -> str:

@@ -11,8 +11,8 @@ HEAD = """\
 
 Each row is one launch of the smoke study over a real sshd on 127.0.0.1, broken on purpose.
 Every process of the launch ignores TERM, has a child in a session of its own, has wiped its
-environment and taken another name. Measured with `host.lease_s=20`, `engine.stop_timeout_s=3`
-and `engine.start_timeout_s=8`; the times include a poll of 0.03 s.
+environment and taken another name. Measured with `host.lease_s=20` and
+`engine.stop_timeout_s=3`; the times include a poll of 0.03 s.
 
 - **clean after**: seconds from the fault until nothing of the launch runs on the host any more.
 - **left**: processes that still run after that.

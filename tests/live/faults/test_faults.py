@@ -14,9 +14,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from bench import LEASE_S, START_TIMEOUT_S, Bench, Row, wait_until
+from bench import LEASE_S, Bench, Row
+from waiting import wait_until
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
+START_TIMEOUT_S = 8.0
 DEAD = "(none: the client is dead)"
 # Each fault gets a prompt length of its own, so that its two cells are open.
 LENGTHS = itertools.count(320, 64)
@@ -132,15 +134,18 @@ def test_a_launch_that_is_cut_off(bench: Bench, rows: list[Row], fault: str, do:
 def test_an_engine_that_fails(bench: Bench, rows: list[Row], fault: str) -> None:
     length = next(LENGTHS)
     before = bench.finished()
-    run = bench.start(length, fault)
+    soon = [f"engine.start_timeout_s={START_TIMEOUT_S:g}"] if fault == "never ready" else []
+    run = bench.start(length, fault, *soon)
     told = {"crash in warm-up": "crashed", "crash under load": "crashing", "never ready": "mute"}
     bench.await_told(told[fault], run)
     since = time.monotonic()
     # The second cell of the run is to be measured in peace.
-    wait_until(lambda: "exit" in kept_events(bench) or not bench.processes())
+    wait_until(lambda: "exit" in kept_events(bench) or not bench.processes(), "the engine's end")
     bench.fault_file.write_text("")
     launch = bench.agent_launches()
-    wait_until(lambda: launch != bench.agent_launches() or not bench.processes())
+    wait_until(
+        lambda: launch != bench.agent_launches() or not bench.processes(), "the launch's end"
+    )
     seconds = time.monotonic() - since
     said = bench.finish(run)
     assert ": failed: " in said, bench.said
@@ -170,7 +175,9 @@ def test_a_full_disk(make_bench, rows: list[Row], tmp_path: Path) -> None:
         bench.await_told("full", run)
         since = time.monotonic()
         bench.fault_file.write_text("")
-        wait_until(lambda: not list(bench.sshd.node_dir.glob("launches/*/filler")))
+        wait_until(
+            lambda: not list(bench.sshd.node_dir.glob("launches/*/filler")), "room on the disk"
+        )
         seconds = time.monotonic() - since
         said = bench.finish(run)
         assert "No space left on device" in bench.said
@@ -187,13 +194,13 @@ def test_a_download_that_is_cut(bench: Bench, rows: list[Row], is_back: bool) ->
     before = bench.finished()
     bench.proxy.is_slow = True
     run = bench.start(length, "ballast")
-    wait_until(lambda: bool(list(bench.sshd.node_dir.glob("launches/*/manifest.json"))))
+    wait_until(lambda: list(bench.sshd.node_dir.glob("launches/*/manifest.json")), "a raw folder")
     bench.fault_file.write_text("")
     bench.proxy.is_reachable = is_back
     at = bench.proxy.bytes_to_client
-    bench.proxy.cut_after(2 << 20)
+    bench.proxy.after(2 << 20, bench.proxy.cut)
     since = time.monotonic()
-    wait_until(lambda: bench.proxy.bytes_to_client - at >= 2 << 20)
+    wait_until(lambda: bench.proxy.bytes_to_client - at >= 2 << 20, "the cut")
     seconds = bench.seconds_until_clean(since)
     if is_back:
         bench.proxy.is_slow = False

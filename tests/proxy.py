@@ -1,10 +1,11 @@
-"""A TCP proxy in front of an sshd: the network, and what can happen to it."""
+"""A TCP proxy in front of a server: the network, and what can happen to it."""
 
 import contextlib
 import socket
 import struct
 import threading
 import time
+from collections.abc import Callable
 
 CHUNK = 1 << 14
 
@@ -22,8 +23,8 @@ class Proxy:
         self.is_reachable = True
         self.is_slow = False
         self.bytes_to_client = 0
-        self._cut_at: int | None = None
-        self._pause_s = 0.0
+        self._is_time: Callable[[], bool] | None = None
+        self._act: Callable[[], object] = self.cut
         threading.Thread(target=self._accept, daemon=True).start()
 
     def cut(self) -> None:
@@ -38,10 +39,18 @@ class Proxy:
             with contextlib.suppress(OSError):
                 end.close()
 
-    def cut_after(self, n_bytes: int, pause_s: float = 0.0) -> None:
-        """Reset every connection once so many more bytes have gone to the client, and a pause."""
-        self._cut_at = self.bytes_to_client + n_bytes
-        self._pause_s = pause_s
+    def when(self, is_time: Callable[[], bool], act: Callable[[], object]) -> None:
+        """Do something once; asked for whenever something has gone to a client."""
+        self._is_time, self._act = is_time, act
+
+    def after(self, n_bytes: int, act: Callable[[], object]) -> None:
+        """Do something once so many more bytes have gone to the client."""
+        at = self.bytes_to_client + n_bytes
+        self.when(lambda: self.bytes_to_client >= at, act)
+
+    @property
+    def is_silent(self) -> bool:
+        return not self._is_forwarding.is_set()
 
     def go_silent(self) -> None:
         """Keep connections open and forward nothing, as a network that drops packets."""
@@ -82,20 +91,17 @@ class Proxy:
         with contextlib.suppress(OSError):
             while chunk := source.recv(CHUNK):
                 self._is_forwarding.wait()
-                if is_to_client and self._is_cut(len(chunk)):
-                    return
                 if self.is_slow and is_to_client:
                     time.sleep(0.004)
                 sink.sendall(chunk)
+                if is_to_client:
+                    self._count(len(chunk))
         for end in (source, sink):
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
 
-    def _is_cut(self, n_bytes: int) -> bool:
+    def _count(self, n_bytes: int) -> None:
         self.bytes_to_client += n_bytes
-        if self._cut_at is None or self.bytes_to_client < self._cut_at:
-            return False
-        self._cut_at = None
-        time.sleep(self._pause_s)
-        self.cut()
-        return True
+        if self._is_time is not None and self._is_time():
+            self._is_time = None
+            self._act()
