@@ -88,7 +88,7 @@ def examine_log(reading: LogReading, roads: Sequence[str] = ()) -> LogFinding:
     if failed := reading.transfers.failed + reading.transfers.expired:
         finding.status = NOT_AS_MEANT
         finding.sentence += f"; {failed} transfers failed or expired"
-    finding.causes.sort(key=lambda one: one.is_possible)
+    finding.causes.sort(key=lambda cause: cause.is_possible)
     return finding
 
 
@@ -132,7 +132,7 @@ def _deduced(
                 report="vllm-project/vllm#52607, vllm-project/vllm#55906, ai-dynamo/nixl#1754",
             )
         )
-    return [one for one in found if one is not None]
+    return [cause for cause in found if cause is not None]
 
 
 def _diagnosis(

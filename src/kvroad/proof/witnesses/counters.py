@@ -35,7 +35,7 @@ def byte_counter(kind: CounterKind, unit: str, evidence: Evidence) -> Witness | 
     Where the halves are on two hosts, the counters of both must agree. ``unit`` is
     ``bytes``, or ``packets`` for devices that count these and no bytes; None: there are none.
     """
-    payload = evidence.payload()
+    payload = evidence.payload
     backend = BACKENDS[evidence.claim.backend]
     devices = backend.devices(evidence.posting_logs, evidence.claim)
     named = {device.replace(":", "/") for device in devices}

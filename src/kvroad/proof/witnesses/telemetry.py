@@ -27,7 +27,7 @@ __all__ = ["TELEMETRY"]
 
 def _of_pulls(evidence: Evidence) -> Witness:
     """Hold NIXL's telemetry of every pull against the plan."""
-    pulls = list(evidence.cell_pulls())
+    pulls = evidence.cell_pulls
     n_planned = sum(evidence.planned.values())
     faults = []
     failed = [p for p in pulls if not p.is_done]
@@ -69,7 +69,7 @@ def _of_requests(evidence: Evidence) -> Witness:
 
     One transfer for each request and rank, none failed or expired, no prompt computed or
     found in a cache by decode itself: vLLM may answer 200 with wrong tokens otherwise. An
-    engine that serves alone must have transferred nothing. Descriptors and bytes are told
+    engine that serves alone must have transferred nothing. Descriptors and bytes stand
     beside the prediction: NIXL merges neighbours, so that they may differ.
     """
     phases = {(p.cell, p.phase): p for p in evidence.cell_served()}
