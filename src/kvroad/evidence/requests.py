@@ -64,6 +64,7 @@ def parse_aiperf(lines: Iterable[str], file: str) -> tuple[Request, ...]:
 
 
 def _aiperf_request(row: Mapping[str, Any], meta: Mapping[str, Any], where: str) -> Request:
+    """Take a request as failed where aiperf gives an error or no first token."""
     metrics = row.get("metrics") or {}
     error = row.get("error")
     text = None if not error else str(error.get("message") or error.get("type") or error)

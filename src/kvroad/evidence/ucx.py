@@ -220,6 +220,7 @@ class UcxParser:
         )
 
     def _ucx_line(self, line: str) -> None:
+        """Sort a line by its level; those of tables go by the first character of their text."""
         match = _PREFIX.search(line)
         if match is None:
             fatal = _FATAL.search(line)
@@ -301,6 +302,7 @@ class UcxParser:
             table.is_old, table.title = True, match[4][1:].strip()
 
     def _row(self, table: _OpenTable, text: str, line: str) -> None:
+        """Take a row in either layout; one that cannot be read makes its table not complete."""
         cells = [cell.strip() for cell in text.strip("|").split("|")]
         if table.is_old:
             cells = [*([""] * (2 - len(cells[0].split()))), *cells[0].split(), *cells[1:]]
@@ -322,6 +324,7 @@ class UcxParser:
     def _table(
         self, key: tuple[str, int, int], table: _OpenTable, is_complete: bool
     ) -> ProtocolTable:
+        """Close a table: what its title says of operation and memory, and its rows."""
         title = _MEMORY_OPERATION.match(table.title)
         is_message = table.title.startswith("active message")
         operation, api, data_class, *memories = (

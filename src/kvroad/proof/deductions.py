@@ -116,6 +116,7 @@ def _status(finding: LogFinding, row: ProtocolRow, roads: Sequence[str]) -> str:
 def _deduced(
     reading: LogReading, row: ProtocolRow, kind: RoadTable, entries: tuple[str, ...]
 ) -> list[Diagnosis]:
+    """Find causes of a road that emulates, which no single line of the log gives."""
     found = []
     if row.is_emulation and row.transports == ("tcp",):
         apart = _separate_namespaces(reading, kind)
@@ -184,6 +185,7 @@ def _shut_out(
 
 
 def _why_tcp(reading: LogReading, row: ProtocolRow, entries: tuple[str, ...]) -> Diagnosis | None:
+    """Say why a cache went over TCP; None where a line of the log has said so already."""
     if not reading.environments:
         return _diagnosis(
             "UCX was told so or found nothing faster: which of the two, its environment line "

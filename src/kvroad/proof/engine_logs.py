@@ -176,6 +176,7 @@ def _why(error: Exception) -> str:
 
 
 def _read(log: ByteSource, file: str) -> LogReading:
+    """Scan a log once, and take the parser's records every so many lines to bound memory."""
     reading, parser = LogReading(file), UcxParser(file)
     kinds: dict[tuple[object, ...], RoadTable] = {}
     found: dict[str, Diagnosis] = {}
@@ -213,6 +214,7 @@ def _find_causes(record: Record, waiting: list[Cause], found: dict[str, Diagnosi
 def _take(
     parser: UcxParser, reading: LogReading, kinds: dict[tuple[object, ...], RoadTable]
 ) -> None:
+    """Move the parser's records into the reading, each distinct line once."""
     part = parser.drain()
     for version in part.versions:
         if version.version not in reading.versions:

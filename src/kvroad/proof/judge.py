@@ -117,6 +117,7 @@ class _Case:
         seen: str | None = None,
         repeats: bool = False,
     ) -> Outcome:
+        """Return an outcome whose texts hold no secrets and whose reason is one line."""
         return Outcome(
             outcome,
             " ".join(redact_text(reason).split()),
@@ -234,6 +235,7 @@ def _stopped(case: _Case) -> Outcome | None:
 
 
 def _proof(case: _Case) -> Outcome:
+    """Prove by a witness that can, and quote the line that names the road; refuse without one."""
     claim = case.evidence.claim
     agreeing = [(kind, w) for kind, w in case.heard if w.status == AGREES]
     names = ", ".join(w.name for _, w in agreeing)

@@ -55,6 +55,7 @@ def _count_end(
     cell: str | None,
     named: set[str],
 ) -> Witness | None:
+    """Weigh what one host counted over all phases; None: it has no counters in this unit."""
     claim, name = end.claim, f"{kind.name}_{unit}"
     pairs = phase_edges(end.edges, cell)
     lost = [f"{phase} of {which}" for which, phase in payload if (which, phase) not in pairs]

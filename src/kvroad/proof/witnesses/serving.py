@@ -63,6 +63,7 @@ def _expected_load(claim: Claim) -> str:
 
 
 def _load_faults(phase: ServedPhase, serving: Serving) -> Iterator[Finding]:
+    """Find failed requests, and the first answer whose lengths are not those asked for."""
     bad = next((request for request in phase.requests if request.error is not None), None)
     if phase.n_failed > serving.failed_share_at_most * phase.planned.requests:
         cause = phase.load.error or (bad.error if bad else "requests are missing")

@@ -101,6 +101,7 @@ def _alone(phase: ServedPhase, moved: Transfers) -> Iterator[Finding]:
 
 
 def _transfer_faults(phase: ServedPhase, moved: Transfers, planned: int) -> Iterator[Finding]:
+    """Find what failed, expired or was not pulled: vLLM answers 200 all the same."""
     name = phase.phase
     if moved.reset:
         yield Finding(CONTRADICTS, f"decode's counters fell in phase {name}", phase.where)
@@ -128,6 +129,7 @@ def _transfer_faults(phase: ServedPhase, moved: Transfers, planned: int) -> Iter
 
 
 def _transfers_seen(phases: list[ServedPhase]) -> Finding:
+    """Sum the transfers of all phases, with a transfer's size beside the predicted one."""
     known = [(phase, phase.transfers) for phase in phases if phase.transfers is not None]
     count = sum(transfers.count for _, transfers in known)
     if not count:

@@ -162,6 +162,7 @@ def use_counts(evidence: Evidence) -> Witness:
 
 
 def _rank_counts(evidence: Evidence, rank: int, file: str) -> Iterator[Finding]:
+    """Compare the counts of one posting process with what its rank moved."""
     claim, log = evidence.claim, _log(evidence, file)
     tables = [t for t in log.tables if t.operation == claim.operation]
     if not any(table.has_counts for table in tables):
