@@ -240,6 +240,11 @@ class Claim:
     backend: str = "ucx"
 
     @property
+    def transfers(self) -> str:
+        """What its transfers are called in a sentence."""
+        return "reads" if self.operation == "read" else "writes"
+
+    @property
     def is_alone(self) -> bool:
         """Whether one engine serves alone, so that no road is claimed."""
         return self.serving is not None and self.serving.is_aggregated

@@ -27,7 +27,7 @@ def test_a_plan_comes_back_as_it_went() -> None:
     ("text", "message"),
     [
         ("{", "not a plan"),
-        ("[]", "plan version None"),
+        ("[]", "not a plan: no JSON object"),
         ('{"version": 99}', "plan version 99 is not the agent's version 1"),
     ],
 )

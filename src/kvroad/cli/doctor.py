@@ -148,7 +148,7 @@ def _plain_log(finding: LogFinding) -> dict[str, Any]:
         "sentence": finding.sentence,
         "where": row and row.where,
         "quote": row and redact_text(row.text.strip()),
-        "ucx_tls_asks_for": list(finding.asked),
+        "ucx_tls_asks_for": list(finding.entries),
         "ucx_versions": reading.versions,
         "transfers": {
             "count": sums.transfers,

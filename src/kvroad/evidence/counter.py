@@ -180,8 +180,8 @@ def flow_between(kind: CounterKind, start: Edge, end: Edge, names: Collection[st
     chosen = [name for name in before if not names or any(_is_named(name, n) for n in names)]
     missing = [n for n in names if not any(_is_named(name, n) for name in chosen)]
     if missing or not chosen:
-        said = start.unavailable.get(kind.section)
-        reason = said or f"no counter of {missing[0] if missing else kind.section}"
+        reason = start.unavailable.get(kind.section)
+        reason = reason or f"no counter of {missing[0] if missing else kind.section}"
         return Flow(kind, None, None, seconds, str(reason), dict.fromkeys(chosen, 0))
     received, sent, reasons = {}, 0, []
     for name in chosen:

@@ -111,6 +111,7 @@ def _reason(error: Exception) -> str:
 
 
 def _pull(row: Mapping[str, Any], file: str, line: int) -> Pull:
+    """Take a row whole: a value of the wrong type makes it a problem, never a zero."""
     if not isinstance(row, Mapping):
         raise TypeError("no JSON object")
     get = row.get

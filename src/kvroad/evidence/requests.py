@@ -8,6 +8,7 @@ requests are rows of ``requests.jsonl``.
 from __future__ import annotations
 
 import json
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -63,6 +64,7 @@ def parse_aiperf(lines: Iterable[str], file: str) -> tuple[Request, ...]:
 
 
 def _aiperf_request(row: Mapping[str, Any], meta: Mapping[str, Any], where: str) -> Request:
+    """Take a request as failed where aiperf gives an error or no first token."""
     metrics = row.get("metrics") or {}
     error = row.get("error")
     text = None if not error else str(error.get("message") or error.get("type") or error)
@@ -175,11 +177,8 @@ def parse_own(lines: Iterable[str], file: str) -> tuple[Request, ...]:
 
 def median(values: Iterable[float | None]) -> float | None:
     """Return the median of the known values; None where there is none."""
-    known = sorted(value for value in values if value is not None)
-    if not known:
-        return None
-    middle = len(known) // 2
-    return known[middle] if len(known) % 2 else (known[middle - 1] + known[middle]) / 2
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None
 
 
 def rate_of(requests: Sequence[Request], duration_s: float | None = None) -> float | None:

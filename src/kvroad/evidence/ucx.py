@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import BinaryIO
 
 from kvroad.evidence.log import Complaint, Record
@@ -107,9 +107,9 @@ def parse_shares(config: str) -> tuple[Share, ...]:
     path1``; ``30% on A, 40% on B and 30% on C``. UCX cuts the cell at 127 characters: a
     last part without a whole transport name is left out. An unreadable cell gives ().
     """
-    one = re.match(r"(\S+/\S+) (?=\d+% on)", config)
-    base = one[1] if one else ""
-    pieces = re.split(r", and |, | and ", config[one.end() :] if one else config)
+    device = re.match(r"(\S+/\S+) (?=\d+% on)", config)
+    base = device[1] if device else ""
+    pieces = re.split(r", and |, | and ", config[device.end() :] if device else config)
     if len(config) >= CONFIG_CHARACTERS and not base and "/" not in pieces[-1]:
         pieces.pop()
     shares = [_share(piece, base) for piece in pieces]
@@ -190,16 +190,10 @@ class UcxParser:
             if table.context is not None and table.stage == "rows"
         ]
         last = enumerate(self._last, start=self._n_lines - len(self._last) + 1)
-        return UcxLog(
-            self.file,
-            versions=tuple(self._versions),
-            environments=tuple(self._environments),
-            lanes=tuple(self._lanes),
-            complaints=tuple(self._complaints),
+        return replace(
+            self._records(),
             tables=(*self._tables, *unfinished),
             last_lines=tuple(Record(self.file, n, _ANSI.sub("", t).rstrip()) for n, t in last),
-            n_lines=self._n_lines,
-            n_complaints=self._n_complaints,
         )
 
     def drain(self) -> UcxLog:
@@ -207,7 +201,14 @@ class UcxParser:
 
         So that a log of any length can be read in bounded memory.
         """
-        part = UcxLog(
+        part = self._records()
+        for records in (self._versions, self._environments, self._lanes, self._tables):
+            records.clear()
+        self._complaints.clear()
+        return part
+
+    def _records(self) -> UcxLog:
+        return UcxLog(
             self.file,
             versions=tuple(self._versions),
             environments=tuple(self._environments),
@@ -217,12 +218,9 @@ class UcxParser:
             n_lines=self._n_lines,
             n_complaints=self._n_complaints,
         )
-        for records in (self._versions, self._environments, self._lanes, self._tables):
-            records.clear()
-        self._complaints.clear()
-        return part
 
     def _ucx_line(self, line: str) -> None:
+        """Sort a line by its level; those of tables go by the first character of their text."""
         match = _PREFIX.search(line)
         if match is None:
             fatal = _FATAL.search(line)
@@ -304,6 +302,7 @@ class UcxParser:
             table.is_old, table.title = True, match[4][1:].strip()
 
     def _row(self, table: _OpenTable, text: str, line: str) -> None:
+        """Take a row in either layout; one that cannot be read makes its table not complete."""
         cells = [cell.strip() for cell in text.strip("|").split("|")]
         if table.is_old:
             cells = [*([""] * (2 - len(cells[0].split()))), *cells[0].split(), *cells[1:]]
@@ -325,7 +324,15 @@ class UcxParser:
     def _table(
         self, key: tuple[str, int, int], table: _OpenTable, is_complete: bool
     ) -> ProtocolTable:
-        said = _operation(table.title)
+        """Close a table: what its title says of operation and memory, and its rows."""
+        title = _MEMORY_OPERATION.match(table.title)
+        is_message = table.title.startswith("active message")
+        operation, api, data_class, *memories = (
+            title.groups()
+            if title
+            else ("active_message" if is_message else "other", "", None, None, None, None, None)
+        )
+        local_memory, local_device, remote_memory, remote_device = memories
         host, pid, tid = key
         return ProtocolTable(
             self.file,
@@ -338,36 +345,16 @@ class UcxParser:
             scope=table.scope,
             configuration=table.configuration,
             title=table.title,
-            operation=said.operation,
-            api=said.api,
-            local_memory=said.local_memory,
-            local_device=said.local_device,
-            remote_memory=said.remote_memory,
-            remote_device=said.remote_device,
-            is_sgl=said.data_class == "sgl" or any(r.description == "sgl" for r in table.rows),
+            operation=operation,
+            api=api,
+            local_memory=local_memory,
+            local_device=local_device,
+            remote_memory=remote_memory,
+            remote_device=remote_device,
+            is_sgl=data_class == "sgl" or any(r.description == "sgl" for r in table.rows),
             is_complete=is_complete,
             rows=tuple(table.rows),
         )
-
-
-@dataclass(frozen=True)
-class _Operation:
-    """What a table's title says."""
-
-    operation: str
-    api: str = ""
-    data_class: str | None = None
-    local_memory: str | None = None
-    local_device: str | None = None
-    remote_memory: str | None = None
-    remote_device: str | None = None
-
-
-def _operation(title: str) -> _Operation:
-    match = _MEMORY_OPERATION.match(title)
-    if match:
-        return _Operation(*match.groups())
-    return _Operation("active_message" if title.startswith("active message") else "other")
 
 
 def _variables(text: str) -> dict[str, str]:

@@ -52,7 +52,7 @@ _LOOK_FOR = (
 class LogFinding:
     """What one log shows, against what was claimed or what UCX_TLS asks for.
 
-    ``asked`` are the entries of ``UCX_TLS`` that could carry the cache; empty where UCX was
+    ``entries`` are those of ``UCX_TLS`` that could carry the cache; empty where UCX was
     free to choose, or where its environment is not shown.
     """
 
@@ -61,15 +61,15 @@ class LogFinding:
     road: str
     row: ProtocolRow | None
     sentence: str
-    asked: tuple[str, ...] = ()
+    entries: tuple[str, ...] = ()
     causes: list[Diagnosis] = field(default_factory=list)
 
 
 def examine_log(reading: LogReading, roads: Sequence[str] = ()) -> LogFinding:
     """Say which road a log shows; ``roads`` are those of the claimed transport, if there is one."""
     road, row, kind = reading.road()
-    asked = _asked(reading)
-    finding = LogFinding(reading, NO_ROAD, road, row, "", asked, list(reading.causes))
+    entries = _entries(reading)
+    finding = LogFinding(reading, NO_ROAD, road, row, "", entries, list(reading.causes))
     if kind is None:
         finding.sentence = _no_table(reading)
     elif row is None:
@@ -81,18 +81,18 @@ def examine_log(reading: LogReading, roads: Sequence[str] = ()) -> LogFinding:
         deed = "read" if kind.table.operation == "read" else "written"
         memory = "GPU memory" if kind.table.local_memory != "host" else "host memory"
         finding.sentence = f"the cache is {deed} over {road}, {row}, from and to {memory}"
-        finding.causes = [*_deduced(reading, row, kind, asked), *finding.causes]
+        finding.causes = [*_deduced(reading, row, kind, entries), *finding.causes]
         finding.status = _status(finding, row, roads)
-        if finding.status == NOT_AS_MEANT and (shut := _shut_out(reading, roads, asked)):
+        if finding.status == NOT_AS_MEANT and (shut := _shut_out(reading, roads, entries)):
             finding.causes.insert(0, shut)
     if failed := reading.transfers.failed + reading.transfers.expired:
         finding.status = NOT_AS_MEANT
         finding.sentence += f"; {failed} transfers failed or expired"
-    finding.causes.sort(key=lambda one: one.is_possible)
+    finding.causes.sort(key=lambda cause: cause.is_possible)
     return finding
 
 
-def _asked(reading: LogReading) -> tuple[str, ...]:
+def _entries(reading: LogReading) -> tuple[str, ...]:
     for line in reversed(reading.environments):
         entries = line.variables.get("UCX_TLS", "").split(",")
         if entries[0].startswith("^") or "all" in entries:
@@ -104,22 +104,23 @@ def _asked(reading: LogReading) -> tuple[str, ...]:
 def _status(finding: LogFinding, row: ProtocolRow, roads: Sequence[str]) -> str:
     is_tcp = set(row.transports) == {"tcp"}
     if roads:
-        is_right = set(finding.road.split("+")) <= set(roads) and (not row.is_emulation or is_tcp)
+        is_right = set(finding.road.split("+")) <= set(roads) and not row.is_detour
         return AS_CLAIMED if is_right else NOT_AS_MEANT
     # Without a claim, what UCX_TLS asks for besides tcp is one, and so is a road that was lost.
     has_lost = any(cause.name in _LOST_ROADS for cause in finding.causes if not cause.is_possible)
-    if is_tcp and (has_lost or set(finding.asked) - {"tcp"}):
+    if is_tcp and (has_lost or set(finding.entries) - {"tcp"}):
         return NOT_AS_MEANT
-    return NOT_AS_MEANT if row.is_emulation and not is_tcp else SHOWN
+    return NOT_AS_MEANT if row.is_detour else SHOWN
 
 
 def _deduced(
-    reading: LogReading, row: ProtocolRow, kind: RoadTable, asked: tuple[str, ...]
+    reading: LogReading, row: ProtocolRow, kind: RoadTable, entries: tuple[str, ...]
 ) -> list[Diagnosis]:
+    """Find causes of a road that emulates, which no single line of the log gives."""
     found = []
     if row.is_emulation and row.transports == ("tcp",):
         apart = _separate_namespaces(reading, kind)
-        found.append(apart or _why_tcp(reading, row, asked))
+        found.append(apart or _why_tcp(reading, row, entries))
     lanes = next((x for x in reading.lanes if x.scope != "self" and x.has(_CUDA_IPC)), None)
     if lanes is not None and kind.table.local_memory == "cuda" and row.is_emulation:
         found.append(
@@ -132,7 +133,7 @@ def _deduced(
                 report="vllm-project/vllm#52607, vllm-project/vllm#55906, ai-dynamo/nixl#1754",
             )
         )
-    return [one for one in found if one is not None]
+    return [cause for cause in found if cause is not None]
 
 
 def _diagnosis(
@@ -169,21 +170,22 @@ def _separate_namespaces(reading: LogReading, kind: RoadTable) -> Diagnosis | No
 
 
 def _shut_out(
-    reading: LogReading, roads: Sequence[str], asked: tuple[str, ...]
+    reading: LogReading, roads: Sequence[str], entries: tuple[str, ...]
 ) -> Diagnosis | None:
     """Say that UCX_TLS leaves none of the claimed roads open; TCP alone is told elsewhere."""
-    others = [entry for entry in asked if entry != "tcp"]
-    allowed = {road for entry in asked for road in _ALIASES.get(entry, {entry})}
+    others = [entry for entry in entries if entry != "tcp"]
+    allowed = {road for entry in entries for road in _ALIASES.get(entry, {entry})}
     if not roads or not others or allowed & set(roads):
         return None
     return _diagnosis(
-        f"UCX_TLS allows {', '.join(asked)} and so none of {', '.join(roads)}",
+        f"UCX_TLS allows {', '.join(entries)} and so none of {', '.join(roads)}",
         f"add one of {', '.join(roads)} to UCX_TLS, or leave it unset",
         reading.environments[-1],
     )
 
 
-def _why_tcp(reading: LogReading, row: ProtocolRow, asked: tuple[str, ...]) -> Diagnosis | None:
+def _why_tcp(reading: LogReading, row: ProtocolRow, entries: tuple[str, ...]) -> Diagnosis | None:
+    """Say why a cache went over TCP; None where a line of the log has said so already."""
     if not reading.environments:
         return _diagnosis(
             "UCX was told so or found nothing faster: which of the two, its environment line "
@@ -193,14 +195,14 @@ def _why_tcp(reading: LogReading, row: ProtocolRow, asked: tuple[str, ...]) -> D
             report="",
         )
     environment = reading.environments[-1]
-    others = [entry for entry in asked if entry != "tcp"]
-    if asked and not others:
+    others = [entry for entry in entries if entry != "tcp"]
+    if entries and not others:
         return _diagnosis(
             "UCX_TLS allows TCP alone, so every byte goes through the CPUs of both engines",
             _NAME_A_TRANSPORT,
             environment,
         )
-    if not asked:
+    if not entries:
         return _diagnosis(
             "UCX was free to choose and found nothing faster than TCP between the engines",
             _LOOK_FOR,

@@ -61,7 +61,7 @@ def diagnose_complaints(logs: Iterable[ProcessLog]) -> list[Diagnosis]:
             if match := cause.pattern.search(complaint.message):
                 found.append(diagnosis_of(cause, match, complaint))
                 break
-    return sorted(found, key=lambda one: one.is_possible)
+    return sorted(found, key=lambda cause: cause.is_possible)
 
 
 def advice(logs: Iterable[ProcessLog]) -> str:
@@ -76,8 +76,8 @@ def lost_devices(complaints: list[Complaint]) -> list[Diagnosis]:
     libibverbs complains of every driver that it lacks, and most have no device here. Kernel
     names of devices begin with the driver's: ``rxe0`` and ``librxe-rdmav34.so``.
     """
-    asked = [name for c in complaints for name in _DEVICES.findall(c.message)]
-    names = {name for text in asked for name in re.findall(r"'([^']+)'", text)}
+    lists = [names for c in complaints for names in _DEVICES.findall(c.message)]
+    names = {name for text in lists for name in re.findall(r"'([^']+)'", text)}
     for complaint in complaints:
         driver = _DRIVER.search(complaint.message)
         lost = sorted(name for name in names if driver and name.startswith(driver["stem"]))

@@ -98,10 +98,10 @@ class LogReading:
         for operation in ("read", "write"):
             for memory in ("cuda", "rocm", "ze", "host"):
                 found = [
-                    one
-                    for one in self.tables
-                    if one.table.operation == operation
-                    and one.table.local_memory == one.table.remote_memory == memory
+                    seen
+                    for seen in self.tables
+                    if seen.table.operation == operation
+                    and seen.table.local_memory == seen.table.remote_memory == memory
                 ]
                 if found:
                     return found
@@ -117,11 +117,10 @@ class LogReading:
         if not tables:
             return "none", None, None
         size = self.transfers.descriptor_bytes
-        found = [(one.row_for(size), one) for one in tables]
-        known = [(row, one) for row, one in found if row is not None]
+        known = [(row, table) for table in tables if (row := table.row_for(size)) is not None]
         if not known:
             return "unknown", None, tables[0]
-        # An emulated transfer or one over TCP is what nobody asks for, so it is told first.
+        # An emulated transfer or one over TCP is what nobody asks for, so it comes first.
         known.sort(key=lambda pair: (not pair[0].is_emulation, pair[0].transports != ("tcp",)))
         names: dict[str, None] = {}
         for row, _ in known:
@@ -177,6 +176,7 @@ def _why(error: Exception) -> str:
 
 
 def _read(log: ByteSource, file: str) -> LogReading:
+    """Scan a log once, and take the parser's records every so many lines to bound memory."""
     reading, parser = LogReading(file), UcxParser(file)
     kinds: dict[tuple[object, ...], RoadTable] = {}
     found: dict[str, Diagnosis] = {}
@@ -214,6 +214,7 @@ def _find_causes(record: Record, waiting: list[Cause], found: dict[str, Diagnosi
 def _take(
     parser: UcxParser, reading: LogReading, kinds: dict[tuple[object, ...], RoadTable]
 ) -> None:
+    """Move the parser's records into the reading, each distinct line once."""
     part = parser.drain()
     for version in part.versions:
         if version.version not in reading.versions:
@@ -260,4 +261,4 @@ def _causes(reading: LogReading, found: dict[str, Diagnosis]) -> list[Diagnosis]
     lost = lost_devices(reading.complaints)
     found.pop("driver missing", None)
     causes = [*lost, *(found[cause.name] for cause in CAUSES if cause.name in found)]
-    return sorted(causes, key=lambda one: one.is_possible)
+    return sorted(causes, key=lambda cause: cause.is_possible)

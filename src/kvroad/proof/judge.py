@@ -117,6 +117,7 @@ class _Case:
         seen: str | None = None,
         repeats: bool = False,
     ) -> Outcome:
+        """Return an outcome whose texts hold no secrets and whose reason is one line."""
         return Outcome(
             outcome,
             " ".join(redact_text(reason).split()),
@@ -136,7 +137,7 @@ def _claimed(claim: Claim) -> str:
 
 
 def _data_error(case: _Case) -> Outcome | None:
-    pulls = list(case.evidence.cell_pulls())
+    pulls = case.evidence.cell_pulls
     wrong = [p for p in pulls if p.is_done and p.verified is False]
     if not wrong:
         return None
@@ -151,7 +152,7 @@ def _data_error(case: _Case) -> Outcome | None:
 def _nothing_started(case: _Case) -> Outcome | None:
     """Refuse a road that cannot start: NIXL made no backend and no pull was done."""
     evidence = case.evidence
-    if any(p.is_done for p in evidence.cell_pulls()) or any(evidence.payload().values()):
+    if any(p.is_done for p in evidence.cell_pulls) or any(evidence.payload.values()):
         return None
     complaints = [c for log in evidence.logs.values() for c in log.complaints]
     if not any("NIXL_ERR_BACKEND" in c.message for c in complaints):
@@ -200,7 +201,7 @@ def _culprit(evidence: Evidence) -> str:
 def _refusal(case: _Case) -> Outcome | None:
     """Refuse for the gravest fault: contradictions before what is missing and must be there."""
     evidence, claim = case.evidence, case.evidence.claim
-    # What the engines say of themselves is told before what was counted of their road.
+    # What the engines print comes before what was counted of their road.
     heard = sorted(case.heard, key=lambda pair: (pair[0].proves_road, pair[0].is_shared))
     faults = [(kind, w) for kind, w in heard if w.status == CONTRADICTS]
     faults += [(k, w) for k, w in heard if w.status == UNAVAILABLE and k.is_mandatory(claim)]
@@ -217,7 +218,7 @@ def _refusal(case: _Case) -> Outcome | None:
 def _has_lost_transfer(evidence: Evidence) -> bool:
     transfers = (phase.transfers for phase in evidence.cell_served())
     is_lost = any(t is not None and t.failed for t in transfers)
-    return is_lost or any(not p.is_done for p in evidence.cell_pulls())
+    return is_lost or any(not p.is_done for p in evidence.cell_pulls)
 
 
 def _stopped(case: _Case) -> Outcome | None:
@@ -234,6 +235,7 @@ def _stopped(case: _Case) -> Outcome | None:
 
 
 def _proof(case: _Case) -> Outcome:
+    """Prove by a witness that can, and quote the line that names the road; refuse without one."""
     claim = case.evidence.claim
     agreeing = [(kind, w) for kind, w in case.heard if w.status == AGREES]
     names = ", ".join(w.name for _, w in agreeing)
@@ -248,5 +250,6 @@ def _proof(case: _Case) -> Outcome:
     if road is None or not proofs:
         reason = f"{_claimed(claim)} no use count and no byte counter is there to confirm it"
         return case.outcome(REFUSED, reason, where, quote)
-    verb = "reads" if claim.operation == "read" else "writes"
-    return case.outcome(PROVEN, f"{verb} went by {road.seen}; {names} agree", where, quote)
+    return case.outcome(
+        PROVEN, f"{claim.transfers} went by {road.seen}; {names} agree", where, quote
+    )

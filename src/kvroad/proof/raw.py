@@ -90,27 +90,21 @@ class Evidence:
         """Return the road that the logs show, ``unknown`` where they show none."""
         return BACKENDS[self.claim.backend].seen_road(self.posting_logs, self.claim)
 
-    def cell_pulls(self) -> Iterator[Pull]:
-        """Yield the pulls of the cell."""
-        yield from self._own_pulls
-
     @cached_property
-    def _own_pulls(self) -> tuple[Pull, ...]:
-        every = (pull for log in self.pulls for pull in log.pulls)
-        return tuple(every) if self.cell is None else tuple(p for p in every if p.cell == self.cell)
+    def cell_pulls(self) -> tuple[Pull, ...]:
+        """The pulls of the cell."""
+        pulls = (pull for log in self.pulls for pull in log.pulls)
+        return tuple(pull for pull in pulls if self.cell in (None, pull.cell))
 
     def cell_served(self) -> list[ServedPhase]:
         """Return the served phases of the cell."""
         return [phase for phase in self.served if self.cell in (None, phase.cell)]
 
-    def payload(self) -> dict[tuple[str, str], int]:
-        """Return the bytes that each phase of the cell moved, as NIXL told them."""
-        return dict(self._payload)
-
     @cached_property
-    def _payload(self) -> dict[tuple[str, str], int]:
+    def payload(self) -> Mapping[tuple[str, str], int]:
+        """The bytes that each phase of the cell moved, as NIXL counted them."""
         payload: dict[tuple[str, str], int] = {}
-        for pull in self.cell_pulls():
+        for pull in self.cell_pulls:
             key = (pull.cell, pull.phase)
             payload[key] = payload.get(key, 0) + (pull.bytes_moved or 0)
         for phase in self.cell_served():
@@ -131,7 +125,7 @@ class Evidence:
         if self.claim.serving is not None:
             whole = {(p.cell, p.phase) for p in self.cell_served() if p.transfers is not None}
             return bool(self.planned) and whole >= set(self.planned)
-        done = [(p.cell, p.phase) for p in self.cell_pulls() if p.is_done]
+        done = [(p.cell, p.phase) for p in self.cell_pulls if p.is_done]
         pairs = phase_edges(self.edges, self.cell)
         return all(done.count(key) >= n and key in pairs for key, n in self.planned.items())
 

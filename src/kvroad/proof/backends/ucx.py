@@ -20,7 +20,6 @@ __all__ = [
     "memory_type",
     "road_tables",
     "seen_road",
-    "transfer_word",
 ]
 
 
@@ -53,11 +52,6 @@ def is_claimed(row: ProtocolRow, claim: Claim) -> bool:
 def memory_type(claim: Claim) -> str:
     """Return the memory type as UCX prints it: ``host`` or ``cuda``."""
     return {"DRAM": "host", "VRAM": "cuda"}.get(claim.memory, claim.memory.lower())
-
-
-def transfer_word(claim: Claim) -> str:
-    """Return what the claim's transfers are called in a sentence."""
-    return "reads" if claim.operation == "read" else "writes"
 
 
 def seen_road(logs: Sequence[ProcessLog], claim: Claim) -> str:

@@ -35,7 +35,7 @@ def byte_counter(kind: CounterKind, unit: str, evidence: Evidence) -> Witness | 
     Where the halves are on two hosts, the counters of both must agree. ``unit`` is
     ``bytes``, or ``packets`` for devices that count these and no bytes; None: there are none.
     """
-    payload = evidence.payload()
+    payload = evidence.payload
     backend = BACKENDS[evidence.claim.backend]
     devices = backend.devices(evidence.posting_logs, evidence.claim)
     named = {device.replace(":", "/") for device in devices}
@@ -55,6 +55,7 @@ def _count_end(
     cell: str | None,
     named: set[str],
 ) -> Witness | None:
+    """Weigh what one host counted over all phases; None: it has no counters in this unit."""
     claim, name = end.claim, f"{kind.name}_{unit}"
     pairs = phase_edges(end.edges, cell)
     lost = [f"{phase} of {which}" for which, phase in payload if (which, phase) not in pairs]

@@ -63,6 +63,7 @@ def _expected_load(claim: Claim) -> str:
 
 
 def _load_faults(phase: ServedPhase, serving: Serving) -> Iterator[Finding]:
+    """Find failed requests, and the first answer whose lengths are not those asked for."""
     bad = next((request for request in phase.requests if request.error is not None), None)
     if phase.n_failed > serving.failed_share_at_most * phase.planned.requests:
         cause = phase.load.error or (bad.error if bad else "requests are missing")
@@ -103,8 +104,8 @@ def options(evidence: Evidence) -> Witness:
             seen = f"decode does not tell its {label.label} ({label.option})"
             faults.append(Finding(UNAVAILABLE, seen, label.metric))
         elif values != {label.value}:
-            told = ", ".join(sorted(values))
-            seen = f"{label.option} did not take effect: {label.label} is {told}"
+            shown = ", ".join(sorted(values))
+            seen = f"{label.option} did not take effect: {label.label} is {shown}"
             faults.append(Finding(CONTRADICTS, f"{seen}, asked was {label.value}", label.metric))
     faults += _thread_faults(evidence, serving)
     n = len(serving.log_lines) + len(serving.labels)
@@ -133,17 +134,17 @@ def cache_check(evidence: Evidence) -> Witness:
     """
     name, expected = CACHE_CHECK.name, CACHE_CHECK.expected(evidence.claim)
     found = cache_check_of(evidence.events)
-    told = "; ".join(cache_facts(evidence.events))
+    facts = "; ".join(cache_facts(evidence.events))
     if found == EQUAL:
-        return Witness(name, AGREES, expected, told, "events.jsonl")
+        return Witness(name, AGREES, expected, facts, "events.jsonl")
     if found == DIFFERENT:
         seen = "decode's blocks of the probe differ from prefill's: it answers from a wrong cache"
         return Witness(name, CONTRADICTS, expected, seen, "events.jsonl")
-    return Witness(name, UNAVAILABLE, expected, told or NOT_CHECKED, "")
+    return Witness(name, UNAVAILABLE, expected, facts or NOT_CHECKED, "")
 
 
 def kv_log(evidence: Evidence) -> Witness:
-    """Hold the log lines of decode against its metrics: two tellings of the same transfers.
+    """Hold the log lines of decode against its metrics, which count the same transfers.
 
     Over the whole launch, since a line tells no phase; sums within what rounding takes.
     """
@@ -160,18 +161,18 @@ def kv_log(evidence: Evidence) -> Witness:
     count = cumulated("vllm:nixl_xfer_time_seconds_count")
     seconds = cumulated("vllm:nixl_xfer_time_seconds_sum")
     n_bytes = cumulated("vllm:nixl_bytes_transferred_sum")
-    told = f"lines tell {lines.transfers} of {count:.0f} transfers"
+    seen = f"lines tell {lines.transfers} of {count:.0f} transfers"
     if lines.transfers < count:
-        return Witness(name, UNAVAILABLE, expected, f"{told}: some are missing", where, quote)
+        return Witness(name, UNAVAILABLE, expected, f"{seen}: some are missing", where, quote)
     if lines.transfers > count and _went_on(evidence):
-        seen = f"{told}: the launch broke off behind its last snapshot"
+        seen += ": the launch broke off behind its last snapshot"
         return Witness(name, UNAVAILABLE, expected, seen, where, quote)
     is_equal = (
         lines.transfers == count
         and abs(lines.xfer_ms / 1e3 - seconds) <= lines.xfer_slack_ms / 1e3 + 1e-6
         and abs(lines.n_bytes - n_bytes) <= lines.bytes_slack + 1
     )
-    seen = f"{told}, {lines.n_bytes:.0f} of {n_bytes:.0f} bytes, {lines.xfer_ms / 1e3:.6f} of "
+    seen += f", {lines.n_bytes:.0f} of {n_bytes:.0f} bytes, {lines.xfer_ms / 1e3:.6f} of "
     seen += f"{seconds:.6f} s"
     return Witness(name, AGREES if is_equal else CONTRADICTS, expected, seen, where, quote)
 

@@ -27,7 +27,7 @@ __all__ = ["TELEMETRY"]
 
 def _of_pulls(evidence: Evidence) -> Witness:
     """Hold NIXL's telemetry of every pull against the plan."""
-    pulls = list(evidence.cell_pulls())
+    pulls = evidence.cell_pulls
     n_planned = sum(evidence.planned.values())
     faults = []
     failed = [p for p in pulls if not p.is_done]
@@ -69,7 +69,7 @@ def _of_requests(evidence: Evidence) -> Witness:
 
     One transfer for each request and rank, none failed or expired, no prompt computed or
     found in a cache by decode itself: vLLM may answer 200 with wrong tokens otherwise. An
-    engine that serves alone must have transferred nothing. Descriptors and bytes are told
+    engine that serves alone must have transferred nothing. Descriptors and bytes stand
     beside the prediction: NIXL merges neighbours, so that they may differ.
     """
     phases = {(p.cell, p.phase): p for p in evidence.cell_served()}
@@ -101,6 +101,7 @@ def _alone(phase: ServedPhase, moved: Transfers) -> Iterator[Finding]:
 
 
 def _transfer_faults(phase: ServedPhase, moved: Transfers, planned: int) -> Iterator[Finding]:
+    """Find what failed, expired or was not pulled: vLLM answers 200 all the same."""
     name = phase.phase
     if moved.reset:
         yield Finding(CONTRADICTS, f"decode's counters fell in phase {name}", phase.where)
@@ -128,6 +129,7 @@ def _transfer_faults(phase: ServedPhase, moved: Transfers, planned: int) -> Iter
 
 
 def _transfers_seen(phases: list[ServedPhase]) -> Finding:
+    """Sum the transfers of all phases, with a transfer's size beside the predicted one."""
     known = [(phase, phase.transfers) for phase in phases if phase.transfers is not None]
     count = sum(transfers.count for _, transfers in known)
     if not count:

@@ -12,7 +12,6 @@ from kvroad.proof.backends.ucx import (
     is_on_road,
     memory_type,
     road_tables,
-    transfer_word,
 )
 from kvroad.proof.diagnose import advice, diagnose_row
 from kvroad.proof.raw import Evidence
@@ -103,7 +102,7 @@ def protocol_table(evidence: Evidence) -> Witness:
                 faults.append(
                     Finding(
                         CONTRADICTS,
-                        f"the {transfer_word(claim)} went by {row}",
+                        f"the {claim.transfers} went by {row}",
                         row.where,
                         row.text,
                     )
@@ -163,6 +162,7 @@ def use_counts(evidence: Evidence) -> Witness:
 
 
 def _rank_counts(evidence: Evidence, rank: int, file: str) -> Iterator[Finding]:
+    """Compare the counts of one posting process with what its rank moved."""
     claim, log = evidence.claim, _log(evidence, file)
     tables = [t for t in log.tables if t.operation == claim.operation]
     if not any(table.has_counts for table in tables):
@@ -171,7 +171,8 @@ def _rank_counts(evidence: Evidence, rank: int, file: str) -> Iterator[Finding]:
     right = road_tables(log, claim)
     rows = [(table, row) for table in tables for row in table.rows if row.count]
     on_road = [row for table, row in rows if table in right and is_claimed(row, claim)]
-    yield from _astray([(table, row) for table, row in rows if row not in on_road], right, rows)
+    lost = [(table, row) for table, row in rows if row not in on_road]
+    yield from _astray(lost, right, sum(row.count or 0 for _, row in rows), claim)
     done = [p for pulls in evidence.pulls for p in pulls.pulls if p.rank == rank and p.is_done]
     # An emulated list is written piece by piece, and counted so.
     is_sgl = any(row.description == "sgl" for row in on_road)
@@ -180,7 +181,7 @@ def _rank_counts(evidence: Evidence, rank: int, file: str) -> Iterator[Finding]:
     counted = sum(row.count or 0 for row in on_road)
     where, quote = next(((row.where, row.text) for row in on_road), (file, ""))
     if counted < needed or not done:
-        seen = f"UCX counted {counted} {transfer_word(claim)} on the claimed road for {what}"
+        seen = f"UCX counted {counted} {claim.transfers} on the claimed road for {what}"
         yield Finding(CONTRADICTS, seen, where, quote)
     else:
         yield Finding(AGREES, f"{counted} counted for {what}", where, quote)
@@ -189,17 +190,17 @@ def _rank_counts(evidence: Evidence, rank: int, file: str) -> Iterator[Finding]:
 def _astray(
     lost: list[tuple[ProtocolTable, ProtocolRow]],
     right: list[ProtocolTable],
-    counted: list[tuple[ProtocolTable, ProtocolRow]],
+    n_counted: int,
+    claim: Claim,
 ) -> Iterator[Finding]:
     """Sum the counts on other roads by what their rows say."""
-    total = sum(row.count or 0 for _, row in counted)
     by_text: dict[str, list[ProtocolRow]] = {}
     for table, row in lost:
         place = "" if table in right else f" ({table.scope}: {table.title})"
         by_text.setdefault(f"{row}{place}", []).append(row)
     for text, rows in by_text.items():
-        word = "reads" if lost[0][0].operation == "read" else "writes"
-        seen = f"{sum(row.count or 0 for row in rows)} of {total} {word} counted went by {text}"
+        n_lost = sum(row.count or 0 for row in rows)
+        seen = f"{n_lost} of {n_counted} {claim.transfers} counted went by {text}"
         yield Finding(CONTRADICTS, seen, rows[0].where, rows[0].text)
 
 
