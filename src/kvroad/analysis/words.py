@@ -3,32 +3,48 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypedDict, TypeVar, cast
 
 import pandas as pd
 
 __all__ = [
     "NOT_BOUNDED",
     "NO_NUMBER",
+    "Tested",
     "interval",
     "limits",
+    "limits_of",
     "number",
     "percent",
     "ratio_text",
     "records",
+    "rows_of",
     "tokens_text",
     "value_text",
 ]
 
 NOT_BOUNDED = "not bounded by these launches"
-
-
 # Limits further apart say nothing of a value: two launches of a noisy arm give them.
 _UNBOUNDED = 1e6
-
-
 NO_NUMBER = ("refused", "not measured", "withheld")
+
+R = TypeVar("R")
+
+
+class Tested(TypedDict):
+    """Those columns of a contrast that say between which limits it lies; see `limits_of`."""
+
+    tested: str
+    ratio_low: float
+    ratio_high: float
+    difference_low: float
+    difference_high: float
+    unit: str
+
+
+def rows_of(frame: pd.DataFrame, row: type[R]) -> list[R]:
+    """Return the rows of a frame as what ``row``, a TypedDict of its columns, says of them."""
+    return cast("list[R]", records(frame))
 
 
 def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
@@ -64,11 +80,17 @@ def value_text(value: float, unit: str) -> str:
     return "no value" if math.isnan(value) else f"{number(value)} {unit}"
 
 
-def interval(row: Mapping[str, Any]) -> str:
-    """Return a contrast's interval on its tested scale, ``low to high``, or ``no interval``."""
+def limits_of(row: Tested) -> tuple[float, float]:
+    """Return the limits of a contrast on its tested scale: of the ratio, or of the difference."""
     if row["tested"] == "ratio":
-        return _ratio_limits(row["ratio_low"], row["ratio_high"])
-    return limits(row["difference_low"], row["difference_high"], row["unit"])
+        return row["ratio_low"], row["ratio_high"]
+    return row["difference_low"], row["difference_high"]
+
+
+def interval(row: Tested) -> str:
+    """Return a contrast's interval on its tested scale, ``low to high``, or ``no interval``."""
+    is_ratio = row["tested"] == "ratio"
+    return _ratio_limits(*limits_of(row)) if is_ratio else limits(*limits_of(row), row["unit"])
 
 
 def limits(low: float, high: float, unit: str = "") -> str:

@@ -36,7 +36,8 @@ from kvroad.analysis.tables import (
     Metric,
     metric,
 )
-from kvroad.analysis.verdict import records, verdict_frame
+from kvroad.analysis.verdict import VerdictRow, records, verdict_frame
+from kvroad.analysis.words import limits_of, rows_of
 from kvroad.errors import UserError
 
 __all__ = [
@@ -206,7 +207,7 @@ def _contrasts(
     for place, column in enumerate(("label", "study", "reference")):
         by_arm = {f"{pair[0]} in {pair[1]}": pair[place] for pair in pairs}
         rows[column] = rows["arm"].map(by_arm)
-    rows["gate"] = [_gate(row, design.alpha) for row in records(rows)]
+    rows["gate"] = [_gate(row, design.alpha) for row in rows_of(rows, VerdictRow)]
     for column in ("note", "outliers", "sentence"):
         rows[column] = rows[column].astype(str).map(_own_blocks)
     return rows[rows.apply(_is_planned, axis=1, args=(cells,))]
@@ -242,16 +243,15 @@ def _environment_keys(cells: pd.DataFrame) -> set[str]:
     return {f"env.{name}" for text in texts if text for name in json.loads(text)}
 
 
-def _gate(row: Mapping[str, Any], alpha: float) -> str:
+def _gate(row: VerdictRow, alpha: float) -> str:
     """Return whether a row shows a regression beyond the margin, rules one out, or neither.
 
     A regression: the whole interval is worse than the margin allows, and Holm's p is below
     ``alpha``. None: the whole interval is better than that.
     """
-    scale = row["tested"]
-    if scale == "none" or math.isnan(row[f"{scale}_low"]) or math.isnan(row["same_high"]):
+    low, high = limits_of(row)
+    if row["tested"] == "none" or math.isnan(low) or math.isnan(row["same_high"]):
         return OPEN
-    low, high = row[f"{scale}_low"], row[f"{scale}_high"]
     if metric(row["metric"]).is_higher_better:
         is_worse, is_not = high < row["same_low"], low >= row["same_low"]
     else:

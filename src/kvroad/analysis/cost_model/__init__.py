@@ -13,6 +13,7 @@ from kvroad.analysis.cost_model.predict import Prediction, whatif
 from kvroad.analysis.cost_model.tables import (
     FITS,
     MEASURES,
+    PointRow,
     Series,
     as_moved,
     curves_frame,
@@ -29,6 +30,7 @@ __all__ = [
     "CostTables",
     "Fit",
     "Launches",
+    "PointRow",
     "Prediction",
     "Series",
     "as_moved",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from itertools import combinations
-from typing import Any
+from typing import NotRequired, TypedDict
 
 import numpy as np
 import pandas as pd
@@ -14,18 +14,22 @@ from kvroad.analysis.cost_model.tables import Series
 
 __all__ = ["break_even_frame", "fieller"]
 
-_COLUMNS = [
-    "series",
-    "other",
-    "pull_bytes",
-    "break_even_bytes",
-    "break_even_low_bytes",
-    "break_even_high_bytes",
-    "faster_below",
-    "faster_above",
-    "is_extrapolated",
-    "note",
-]
+
+class BreakEvenRow(TypedDict):
+    """Two series and a size of pull; where there is no break-even size the note says why."""
+
+    series: str
+    other: str
+    pull_bytes: int
+    break_even_bytes: NotRequired[float]
+    break_even_low_bytes: NotRequired[float]
+    break_even_high_bytes: NotRequired[float]
+    faster_below: NotRequired[str]
+    faster_above: NotRequired[str]
+    is_extrapolated: bool
+    note: str
+
+
 _PER_DESCRIPTOR = np.array([0.0, 1.0, 0.0])
 
 
@@ -41,11 +45,11 @@ def break_even_frame(series: list[Series], alpha: float) -> pd.DataFrame:
     for one, other in combinations(pulls, 2):
         shared = np.intersect1d(one.launches.n_bytes, other.launches.n_bytes)
         rows += [_row(one, other, float(n_bytes), alpha) for n_bytes in shared]
-    return pd.DataFrame(rows, columns=_COLUMNS)
+    return pd.DataFrame(rows, columns=list(BreakEvenRow.__annotations__))
 
 
-def _row(one: Series, other: Series, n_bytes: float, alpha: float) -> dict[str, Any]:
-    row: dict[str, Any] = {
+def _row(one: Series, other: Series, n_bytes: float, alpha: float) -> BreakEvenRow:
+    row: BreakEvenRow = {
         "series": one.name,
         "other": other.name,
         "pull_bytes": int(n_bytes),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -119,7 +118,7 @@ def whatif(
     )
 
 
-def _predict(row: Mapping[str, Any], layout: KvLayout) -> tuple[float, float]:
+def _predict(row: pd.Series[Any], layout: KvLayout) -> tuple[float, float]:
     """Return the pull time in ms and the half width of its interval as a share."""
     x = terms(layout.n_descriptors, layout.n_bytes)
     per_byte = 1e-3 / row["gb_per_s"] if row["gb_per_s"] > 0 else 0.0
@@ -130,7 +129,7 @@ def _predict(row: Mapping[str, Any], layout: KvLayout) -> tuple[float, float]:
 
 def _row(
     pulls: pd.DataFrame, study: str, road: str, operation: str, series: str | None
-) -> dict[str, Any]:
+) -> pd.Series[Any]:
     known = pulls["series"].tolist()
     found = pulls[(pulls["road"] == road) & (pulls["operation"] == operation)]
     if series is not None:
@@ -143,7 +142,7 @@ def _row(
             f"study {study} has {what} of {asked!r}{nearest(asked, known)} "
             f"(name one of: {', '.join(listed) or 'none'})"
         )
-    row = {str(name): value for name, value in found.iloc[0].items()}
+    row = found.iloc[0]
     series = row["series"]
     if row["note"]:
         raise UserError(f"study {study}: nothing is predicted from {series}: {row['note']}")
@@ -155,11 +154,11 @@ def _row(
     return row
 
 
-def _covariance(row: Mapping[str, Any]) -> np.ndarray[Any, np.dtype[np.float64]]:
+def _covariance(row: pd.Series[Any]) -> np.ndarray[Any, np.dtype[np.float64]]:
     return np.array([[row[f"cov_{min(i, j)}{max(i, j)}"] for j in range(3)] for i in range(3)])
 
 
-def _outside(row: Mapping[str, Any], layout: KvLayout) -> tuple[str, ...]:
+def _outside(row: pd.Series[Any], layout: KvLayout) -> tuple[str, ...]:
     """Say what of a layout lies outside what the study has measured."""
     values = {
         "descriptors": layout.n_descriptors,

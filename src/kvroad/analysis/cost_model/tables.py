@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import pandas as pd
@@ -16,6 +16,7 @@ from kvroad.analysis.tables import DesignFile
 __all__ = [
     "FITS",
     "MEASURES",
+    "PointRow",
     "Series",
     "as_moved",
     "curves_frame",
@@ -67,37 +68,52 @@ _MODEL_COLUMNS = [
     "is_fitting",
     "note",
 ]
-_POINT_COLUMNS = [
-    "series",
-    "measure",
-    "descriptors",
-    "descriptor_bytes",
-    "pull_bytes",
-    "n_launches",
-    "measured_ms",
-    "predicted_ms",
-    "error",
-    "operations_share",
-    "operations_share_low",
-    "operations_share_high",
-    "effective_gb_per_s",
-    "nominal_gb_per_s",
-    "effective_share",
-]
-_HELD_OUT_COLUMNS = [
-    "series",
-    "measure",
-    "held_out_bytes",
-    "descriptors",
-    "pull_bytes",
-    "measured_ms",
-    "predicted_ms",
-    "error",
-    "stated_error",
-    "is_within",
-    "is_extrapolated",
-]
-_CURVE_COLUMNS = ["series", "pull_bytes", "descriptor_bytes", "predicted_ms", "gb_per_s"]
+
+
+class PointRow(TypedDict):
+    """A point: measured against fitted, the operations' share of it, its rate."""
+
+    series: str
+    measure: str
+    descriptors: float
+    descriptor_bytes: int
+    pull_bytes: int
+    n_launches: int
+    measured_ms: float
+    predicted_ms: float
+    error: float
+    operations_share: float
+    operations_share_low: float
+    operations_share_high: float
+    effective_gb_per_s: float
+    nominal_gb_per_s: float
+    effective_share: float
+
+
+class HeldOutRow(TypedDict):
+    """A point as a fit without its descriptor size predicts it."""
+
+    series: str
+    measure: str
+    held_out_bytes: int
+    descriptors: float
+    pull_bytes: int
+    measured_ms: float
+    predicted_ms: float
+    error: float
+    stated_error: float
+    is_within: bool
+    is_extrapolated: bool
+
+
+class CurveRow(TypedDict):
+    """A place on the fitted curve of a series and size of pull."""
+
+    series: str
+    pull_bytes: int
+    descriptor_bytes: float
+    predicted_ms: float
+    gb_per_s: float
 
 
 @dataclass(frozen=True)
@@ -285,10 +301,10 @@ def _fit_note(one: Series) -> str:
 def points_frame(series: list[Series], alpha: float) -> pd.DataFrame:
     """Return a row per point: measured against fitted, operations' share, effective rate."""
     rows = [row for one in series for row in _point_rows(one, alpha)]
-    return pd.DataFrame(rows, columns=_POINT_COLUMNS)
+    return pd.DataFrame(rows, columns=list(PointRow.__annotations__))
 
 
-def _point_rows(one: Series, alpha: float) -> Iterator[dict[str, Any]]:
+def _point_rows(one: Series, alpha: float) -> Iterator[PointRow]:
     for descriptors, n_bytes, times in _points(one.launches):
         x = terms(descriptors, n_bytes)
         measured = float(np.exp(np.log(times).mean()))
@@ -337,10 +353,10 @@ def held_out_frame(series: list[Series], alpha: float) -> pd.DataFrame:
     are left out.
     """
     rows = [row for one in series if one.is_fitting for row in _held_out_rows(one, alpha)]
-    return pd.DataFrame(rows, columns=_HELD_OUT_COLUMNS)
+    return pd.DataFrame(rows, columns=list(HeldOutRow.__annotations__))
 
 
-def _held_out_rows(one: Series, alpha: float) -> Iterator[dict[str, Any]]:
+def _held_out_rows(one: Series, alpha: float) -> Iterator[HeldOutRow]:
     sizes = one.sizes
     for size in np.unique(sizes):
         rest = one.launches.only(sizes != size)
@@ -372,7 +388,7 @@ def _held_out_rows(one: Series, alpha: float) -> Iterator[dict[str, Any]]:
 
 def curves_frame(series: list[Series]) -> pd.DataFrame:
     """Return the fitted pull rate over descriptor sizes, inside the measured range only."""
-    rows: list[Mapping[str, Any]] = []
+    rows: list[CurveRow] = []
     for one in series:
         if one.measure != "pull_ms" or not one.is_fitting or len(np.unique(one.sizes)) < 2:
             continue
@@ -389,4 +405,4 @@ def curves_frame(series: list[Series]) -> pd.DataFrame:
                         "gb_per_s": n_bytes / predicted / 1000,
                     }
                 )
-    return pd.DataFrame(rows, columns=_CURVE_COLUMNS)
+    return pd.DataFrame(rows, columns=list(CurveRow.__annotations__))

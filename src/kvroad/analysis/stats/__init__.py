@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pandas as pd
 
-from kvroad.analysis.stats.contrasts import CONTRAST_COLUMNS, contrasts_frame
+from kvroad.analysis.stats.contrasts import CONTRAST_COLUMNS, ContrastRow, contrasts_frame
 from kvroad.analysis.stats.estimates import Estimate, holm, pooled_t, welch
 from kvroad.analysis.stats.summary import launch_summary
 from kvroad.analysis.tables import read_design, write_table
 
 __all__ = [
     "CONTRAST_COLUMNS",
+    "ContrastRow",
     "Estimate",
     "build",
     "contrasts_frame",

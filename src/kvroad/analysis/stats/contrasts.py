@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 import pandas as pd
@@ -28,7 +28,7 @@ from kvroad.analysis.stats.summary import centre
 from kvroad.analysis.tables import DesignFile, Metric, margin, metrics_of, statistic_of
 from kvroad.study.serving import AGGREGATED
 
-__all__ = ["CONTRAST_COLUMNS", "contrasts_frame"]
+__all__ = ["CONTRAST_COLUMNS", "ContrastRow", "contrasts_frame"]
 
 # A part below this share of both pulls is noise of the clock, not a ratio worth naming.
 PART_SHARE = 0.05
@@ -38,49 +38,54 @@ _NO_SPREAD = 1e-12
 # A clock that adds less than this to an interval, or to a pull, is not worth a word.
 _NOTED_SHARE, _NOTED_LEAST = 0.1, 1e-3
 
-CONTRAST_COLUMNS = [
-    "arm",
-    "baseline",
-    "prompt_tokens",
-    "metric",
-    "phase",
-    "n_pairs",
-    "n_arm",
-    "n_baseline",
-    "ratio",
-    "ratio_low",
-    "ratio_high",
-    "difference",
-    "difference_low",
-    "difference_high",
-    "unit",
-    "p_value",
-    "p_holm",
-    "df",
-    "sd",
-    "tested",
-    "n_comparisons",
-    "margin",
-    "same_low",
-    "same_high",
-    "is_interleaved",
-    "statistic",
-    "baseline_value",
-    "arm_value",
-    "drift",
-    "drift_low",
-    "drift_high",
-    "is_drifting",
-    "n_outliers",
-    "outliers",
-    "grid",
-    "is_quantised",
-    "is_uneven",
-    "hosts",
-    "is_host_dependent",
-    "withheld",
-    "note",
-]
+
+class ContrastRow(TypedDict):
+    """One row of the contrasts, see `contrasts_frame`; what cannot be had is NaN."""
+
+    arm: str
+    baseline: str
+    prompt_tokens: int
+    metric: str
+    phase: str
+    n_pairs: int
+    n_arm: int
+    n_baseline: int
+    ratio: float
+    ratio_low: float
+    ratio_high: float
+    difference: float
+    difference_low: float
+    difference_high: float
+    unit: str
+    p_value: float
+    p_holm: float
+    df: float
+    sd: float
+    tested: str
+    n_comparisons: int
+    margin: float
+    same_low: float
+    same_high: float
+    is_interleaved: bool
+    statistic: str
+    baseline_value: float
+    arm_value: float
+    drift: float
+    drift_low: float
+    drift_high: float
+    is_drifting: bool
+    n_outliers: int
+    outliers: str
+    grid: float
+    is_quantised: bool
+    is_uneven: bool
+    hosts: str
+    is_host_dependent: bool
+    withheld: str
+    note: str
+
+
+CONTRAST_COLUMNS = list(ContrastRow.__annotations__)
 
 
 def contrasts_frame(cells: pd.DataFrame, design: DesignFile) -> pd.DataFrame:
@@ -122,7 +127,7 @@ def _has_none(names: tuple[str, str], design: DesignFile) -> bool:
 
 def _metric_rows(
     samples: Mapping[int, Sample], metric: Metric, design: DesignFile, names: tuple[str, str]
-) -> list[dict[str, Any]]:
+) -> list[ContrastRow]:
     samples = {p: _with_values(sample, metric) for p, sample in samples.items()}
     refusals = {p: _no_ratio_because(sample, metric) for p, sample in samples.items()}
     as_ratio = {p: s for p, s in samples.items() if not refusals[p]}
@@ -140,9 +145,7 @@ def _metric_rows(
         flags |= {p: replace(flags[p], by_host=_by_host(*by_host[p])) for p in paired}
     steps = _steps(samples, metric)
     return [
-        {"arm": names[0], "baseline": names[1], "prompt_tokens": p}
-        | {"metric": metric.name, "phase": metric.phase}
-        | _row(samples[p], metric, ratios.get(p), flags.get(p), steps, refusals[p], design)
+        _row(names, p, samples[p], metric, ratios.get(p), flags.get(p), steps, refusals[p], design)
         for p in samples
     ]
 
@@ -218,6 +221,8 @@ def _difference(sample: Sample, metric: Metric, alpha: float) -> Estimate:
 
 
 def _row(
+    names: tuple[str, str],
+    prompt_tokens: int,
     sample: Sample,
     metric: Metric,
     log_ratio: Estimate | None,
@@ -225,49 +230,75 @@ def _row(
     steps: tuple[float, float],
     refusal: str,
     design: DesignFile,
-) -> dict[str, Any]:
+) -> ContrastRow:
     arm, baseline = _values(sample, metric)
     centres = centre(arm, metric), centre(baseline, metric)
     difference = _difference(sample, metric, design.alpha)
-    tested = log_ratio or difference
+    tested, is_log = log_ratio or difference, log_ratio is not None
     has_data = bool(len(arm) and len(baseline)) and not sample.withheld
     halves = [
         half_step(value, float(side[metric.pull].mean()), metric, step)
         for value, side, step in zip(centres, (sample.arm, sample.baseline), steps, strict=True)
     ]
-    ratio = {} if log_ratio is None else _ratio(log_ratio, halves, centres)
-    limits = {
-        "difference_low": difference.low - sum(halves),
-        "difference_high": difference.high + sum(halves),
-    }
     step = np.nan if not metric.is_time or np.isnan(steps).all() else float(np.nanmax(steps))
-    is_quantised = _is_quantised(sample, metric, tested, halves, centres, is_log=bool(log_ratio))
+    is_quantised = _is_quantised(sample, metric, tested, halves, centres, is_log=is_log)
     notes = [refusal] if refusal and refusal != AS_DIFFERENCE else []
     notes += _estimate_notes(tested)
     if is_quantised:
         notes.append(_grid_note(sample, metric, step))
-    row = ratio | limits | _same(sample, metric, design, is_ratio=log_ratio is not None)
-    row |= _flag_columns(flags, tested, design.alpha, is_log=log_ratio is not None)
-    return row | {
-        "n_pairs": len(arm) if sample.is_paired else 0,
-        "n_arm": len(arm),
-        "n_baseline": len(baseline),
-        "difference": difference.mean,
-        "unit": metric.unit,
-        "p_value": tested.p_value,
-        "df": tested.df,
-        "sd": tested.sd,
-        "tested": ("difference" if log_ratio is None else "ratio") if has_data else "none",
-        "is_interleaved": sample.is_paired and has_data,
-        "statistic": _statistic(sample, metric),
-        "baseline_value": centres[1],
-        "arm_value": centres[0],
-        "grid": step,
-        "is_quantised": is_quantised,
-        "hosts": listed_hosts(sample.arm),
-        "withheld": sample.withheld,
-        "note": "; ".join([*sample.notes, *notes, *_flag_notes(row)]),
-    }
+    ratio, ratio_low, ratio_high = _ratio(log_ratio, halves, centres)
+    share, same_low, same_high = _same(sample, metric, design, is_ratio=is_log)
+    flags = flags or Flags(Estimate(0), ())
+    numbers = flags.drift.mean, flags.drift.low, flags.drift.high
+    drift, drift_low, drift_high = map(math.exp, numbers) if is_log else numbers
+    has_drifted = is_drifting(flags.drift, tested.mean, design.alpha)
+    if has_drifted:
+        by = f"a factor of {drift:.3g}" if is_log else f"{drift:+.3g}"
+        notes.append(f"values drifted by {by} over the study, as much as the arms differ or more")
+    return ContrastRow(
+        arm=names[0],
+        baseline=names[1],
+        prompt_tokens=prompt_tokens,
+        metric=metric.name,
+        phase=metric.phase,
+        n_pairs=len(arm) if sample.is_paired else 0,
+        n_arm=len(arm),
+        n_baseline=len(baseline),
+        ratio=ratio,
+        ratio_low=ratio_low,
+        ratio_high=ratio_high,
+        difference=difference.mean,
+        difference_low=difference.low - sum(halves),
+        difference_high=difference.high + sum(halves),
+        unit=metric.unit,
+        p_value=tested.p_value,
+        # Over all contrasts of the metric: `contrasts_frame` has them.
+        p_holm=math.nan,
+        n_comparisons=0,
+        df=tested.df,
+        sd=tested.sd,
+        tested=("ratio" if is_log else "difference") if has_data else "none",
+        margin=share,
+        same_low=same_low,
+        same_high=same_high,
+        is_interleaved=sample.is_paired and has_data,
+        statistic=_statistic(sample, metric),
+        baseline_value=centres[1],
+        arm_value=centres[0],
+        drift=drift,
+        drift_low=drift_low,
+        drift_high=drift_high,
+        is_drifting=has_drifted,
+        n_outliers=len(flags.outliers),
+        outliers=", ".join(flags.outliers),
+        grid=step,
+        is_quantised=is_quantised,
+        is_uneven=flags.is_uneven,
+        hosts=listed_hosts(sample.arm),
+        is_host_dependent=bool(flags.by_host),
+        withheld=sample.withheld,
+        note="; ".join([*sample.notes, *notes, *_flag_notes(flags)]),
+    )
 
 
 def _grid_note(sample: Sample, metric: Metric, step: float) -> str:
@@ -286,16 +317,18 @@ def _statistic(sample: Sample, metric: Metric) -> str:
 
 
 def _ratio(
-    log_ratio: Estimate, halves: list[float], centres: tuple[float, float]
-) -> dict[str, float]:
+    log_ratio: Estimate | None, halves: list[float], centres: tuple[float, float]
+) -> tuple[float, float, float]:
     """Return ratio and interval, each value moved by its half step to either side."""
-    (a, b), (one, other) = halves, centres
+    if log_ratio is None:
+        return math.nan, math.nan, math.nan
+    (a, b), (arm, baseline) = halves, centres
     low, high = math.exp(log_ratio.low), math.exp(log_ratio.high)
-    return {
-        "ratio": math.exp(log_ratio.mean),
-        "ratio_low": low * max(one - a, 0.0) / one * other / (other + b),
-        "ratio_high": high * (one + a) / one * (other / (other - b) if other > b else math.inf),
-    }
+    return (
+        math.exp(log_ratio.mean),
+        low * max(arm - a, 0.0) / arm * baseline / (baseline + b),
+        high * (arm + a) / arm * (baseline / (baseline - b) if baseline > b else math.inf),
+    )
 
 
 def _is_quantised(
@@ -318,45 +351,24 @@ def _is_quantised(
 
 def _same(
     sample: Sample, metric: Metric, design: DesignFile, *, is_ratio: bool
-) -> dict[str, float]:
+) -> tuple[float, float, float]:
+    """Return the margin, and the limits inside which an interval is inside it."""
     share = margin(design.margins, metric)
     if is_ratio:
-        return {"margin": share, "same_low": 1 / (1 + share), "same_high": 1 + share}
+        return share, 1 / (1 + share), 1 + share
     # ASSUME the baseline's pull is known exactly when it serves as the measure of a margin.
     limit = share * float(sample.baseline[metric.pull].mean())
-    return {"margin": share, "same_low": -limit, "same_high": limit}
+    return share, -limit, limit
 
 
-def _flag_columns(
-    flags: Flags | None, tested: Estimate, alpha: float, *, is_log: bool
-) -> dict[str, Any]:
-    drift = flags.drift if flags else Estimate(0)
-    outliers = flags.outliers if flags else ()
-    uneven = flags is not None and flags.is_uneven
-    numbers = drift.mean, drift.low, drift.high
-    of_ratio = [math.exp(number) for number in numbers] if is_log else list(numbers)
-    return {
-        **dict(zip(("drift", "drift_low", "drift_high"), of_ratio, strict=True)),
-        "is_drifting": is_drifting(drift, tested.mean, alpha),
-        "n_outliers": len(outliers),
-        "outliers": ", ".join(outliers),
-        "is_uneven": uneven,
-        "is_host_dependent": bool(flags and flags.by_host),
-        "by_host": flags.by_host if flags else "",
-    }
-
-
-def _flag_notes(row: Mapping[str, Any]) -> list[str]:
+def _flag_notes(flags: Flags) -> list[str]:
     notes = []
-    if row["is_drifting"]:
-        by = f"a factor of {row['drift']:.3g}" if "ratio" in row else f"{row['drift']:+.3g}"
-        notes.append(f"values drifted by {by} over the study, as much as the arms differ or more")
-    if row["outliers"]:
-        notes.append(f"launches that stand apart: {row['outliers']}")
-    if row["is_uneven"]:
+    if flags.outliers:
+        notes.append(f"launches that stand apart: {', '.join(flags.outliers)}")
+    if flags.is_uneven:
         notes.append("spreads differ between prompt lengths: the wider of two intervals is given")
-    if row["is_host_dependent"]:
-        notes.append(f"the ratio is not the same on every host: {row['by_host']}")
+    if flags.by_host:
+        notes.append(f"the ratio is not the same on every host: {flags.by_host}")
     return notes
 
 

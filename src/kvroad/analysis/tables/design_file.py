@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 from kvroad.analysis.tables.metrics import Metric, metric
 from kvroad.errors import UserError, nearest
@@ -57,6 +57,42 @@ class ArmFacts:
     nominal_gb_per_s: float | None = None
 
 
+class Setup(TypedDict, total=False):
+    """What a study must be to test a claim: part of the GPUs' names, model, engine or engines."""
+
+    gpu: str
+    model: str | list[str]
+    engine: str | list[str]
+
+
+class Contrast(TypedDict):
+    """Two arms, as patterns of their names."""
+
+    arm: str
+    baseline: str
+
+
+class PublishedClaim(TypedDict):
+    """One conclusion of a publication.
+
+    Judged by what it has of: ``ratio`` (lowest and highest published), ``share_above``
+    (operations' share of a pull), ``same``, or else as *faster*. ``near`` is what is shown
+    where the study has no such contrast.
+    """
+
+    name: str
+    says: str
+    metric: str
+    arm: str
+    baseline: NotRequired[str]
+    ratio: NotRequired[tuple[float, float]]
+    share_above: NotRequired[float]
+    same: NotRequired[bool]
+    is_tested: NotRequired[bool]
+    match: NotRequired[Setup]
+    near: NotRequired[Contrast]
+
+
 @dataclass(frozen=True)
 class Quoted:
     """Ratios that somebody else published, shown beside ours and never mixed with them.
@@ -71,7 +107,7 @@ class Quoted:
     baseline: str
     ratios: Mapping[str, Mapping[int, float]]
     setup: Mapping[str, Any] = field(default_factory=dict)
-    claims: tuple[Mapping[str, Any], ...] = ()
+    claims: tuple[PublishedClaim, ...] = ()
     guide: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -24,16 +24,26 @@ from kvroad.analysis.verdict.documents import (
     verdict_json,
 )
 from kvroad.analysis.verdict.notes import flag_notes, launch_value, order_note, warmup_note
-from kvroad.analysis.verdict.sentences import Entry, refusal_text
+from kvroad.analysis.verdict.sentences import Entry, RefusalRow, VerdictRow, refusal_text
 from kvroad.analysis.verdict.serving import cache_note, extra_ttft, served_notes
 from kvroad.analysis.verdict.words import launches_needed, refusals, verdict_frame
-from kvroad.analysis.words import number, percent, ratio_text, records, tokens_text, value_text
+from kvroad.analysis.words import (
+    number,
+    percent,
+    ratio_text,
+    records,
+    rows_of,
+    tokens_text,
+    value_text,
+)
 
 __all__ = [
     "SCHEMA",
     "Block",
     "Entry",
     "Line",
+    "RefusalRow",
+    "VerdictRow",
     "answers",
     "blocks",
     "break_even_notes",
@@ -55,6 +65,7 @@ __all__ = [
     "records",
     "refusal_text",
     "refusals",
+    "rows_of",
     "served_notes",
     "tokens_text",
     "value_text",

@@ -3,27 +3,57 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import pandas as pd
 
-from kvroad.analysis.cost_model import as_moved, read_tables
-from kvroad.analysis.tables import METRICS, DesignFile, margin, metric, read_design, write_table
-from kvroad.analysis.words import interval, percent, ratio_text, records, tokens_text
+from kvroad.analysis.cost_model import PointRow, as_moved, read_tables
+from kvroad.analysis.tables import (
+    METRICS,
+    DesignFile,
+    PublishedClaim,
+    margin,
+    metric,
+    read_design,
+    write_table,
+)
+from kvroad.analysis.verdict.sentences import VerdictRow
+from kvroad.analysis.words import interval, percent, ratio_text, rows_of, tokens_text
 
 __all__ = ["CLAIM_COLUMNS", "WORDS", "build", "claims_frame"]
 
 WORDS = ("holds", "does not hold", "inconclusive", "not testable here")
 HOLDS, FAILS, OPEN, UNTESTABLE = WORDS
-CLAIM_COLUMNS = ["claim", "says", "metric", "published", "contrast", "measured", "word", "why"]
+
+
+class ClaimRow(TypedDict):
+    """A published claim beside what was measured, both in words."""
+
+    claim: str
+    says: str
+    metric: str
+    published: str
+    contrast: str
+    measured: str
+    word: str
+    why: str
+
+
+class ShareRow(PointRow):
+    """A point of an arm, with the prompt length that it is of."""
+
+    prompt_tokens: int
+
+
+CLAIM_COLUMNS = list(ClaimRow.__annotations__)
 
 
 @dataclass(frozen=True)
-class _Finding:
+class _Judgement:
     word: str
     why: str
 
@@ -49,19 +79,19 @@ def claims_frame(
 
 
 def _row(
-    claim: Mapping[str, Any],
+    claim: PublishedClaim,
     verdict: pd.DataFrame,
     cells: pd.DataFrame,
     points: pd.DataFrame,
     design: DesignFile,
-) -> dict[str, Any]:
+) -> ClaimRow:
     rows = _contrasts(verdict, claim["metric"], claim["arm"], claim.get("baseline", ""))
     shares = _shares(points, cells, design, claim["arm"]) if "share_above" in claim else []
-    near = claim.get("near") or {}
+    near = claim.get("near")
     seen = rows or (
         _contrasts(verdict, claim["metric"], near["arm"], near["baseline"]) if near else []
     )
-    finding = _mismatch(claim, cells, design) or _judge(claim, rows, shares, design)
+    judgement = _mismatch(claim, cells, design) or _judge(claim, rows, shares, design)
     return {
         "claim": claim["name"],
         "says": claim["says"],
@@ -69,16 +99,16 @@ def _row(
         "published": _published(claim, design),
         "contrast": _contrast_name(claim, seen),
         "measured": _share_texts(shares) if "share_above" in claim else _texts(seen),
-        "word": finding.word,
-        "why": finding.why,
+        "word": judgement.word,
+        "why": judgement.why,
     }
 
 
-def _contrasts(verdict: pd.DataFrame, what: str, arm: str, baseline: str) -> list[dict[str, Any]]:
+def _contrasts(verdict: pd.DataFrame, what: str, arm: str, baseline: str) -> list[VerdictRow]:
     """Return the rows of a metric with a ratio whose arms fit the patterns."""
     return [
         row
-        for row in records(verdict)
+        for row in rows_of(verdict, VerdictRow)
         if row["metric"] == what
         and row["tested"] == "ratio"
         and fnmatchcase(row["arm"], arm)
@@ -88,7 +118,7 @@ def _contrasts(verdict: pd.DataFrame, what: str, arm: str, baseline: str) -> lis
 
 def _shares(
     points: pd.DataFrame, cells: pd.DataFrame, design: DesignFile, arm: str
-) -> list[dict[str, Any]]:
+) -> list[ShareRow]:
     """Return the operations' share of an arm's pulls, a row per prompt length."""
     own = cells[(cells["arm"] == arm) & (cells["outcome"] == "proven")]
     sizes = as_moved(own).drop_duplicates("prompt_tokens")[
@@ -97,12 +127,11 @@ def _shares(
     pulls = points[
         (points["measure"] == "pull_ms") & (points["series"] == design.facts_of(arm).series)
     ]
-    return records(
-        sizes.merge(pulls, on=["descriptors", "pull_bytes"]).sort_values("prompt_tokens")
-    )
+    merged = sizes.merge(pulls, on=["descriptors", "pull_bytes"]).sort_values("prompt_tokens")
+    return rows_of(merged, ShareRow)
 
 
-def _mismatch(claim: Mapping[str, Any], cells: pd.DataFrame, design: DesignFile) -> _Finding | None:
+def _mismatch(claim: PublishedClaim, cells: pd.DataFrame, design: DesignFile) -> _Judgement | None:
     """Say in what the study differs from the publication's setup; None where in nothing."""
     wanted = {
         **(design.quoted.setup.get("match", {}) if design.quoted else {}),
@@ -118,21 +147,21 @@ def _mismatch(claim: Mapping[str, Any], cells: pd.DataFrame, design: DesignFile)
         allowed = [allowed] if isinstance(allowed, str) else list(allowed)
         if have not in allowed:
             reasons.append(f"published for {what} {' or '.join(allowed)}, not {have}")
-    return _Finding(UNTESTABLE, "; ".join(reasons)) if reasons else None
+    return _Judgement(UNTESTABLE, "; ".join(reasons)) if reasons else None
 
 
 def _judge(
-    claim: Mapping[str, Any],
-    rows: list[dict[str, Any]],
-    shares: list[dict[str, Any]],
+    claim: PublishedClaim,
+    rows: list[VerdictRow],
+    shares: list[ShareRow],
     design: DesignFile,
-) -> _Finding:
+) -> _Judgement:
     if "share_above" in claim:
         return _judge_share(float(claim["share_above"]), shares)
     if not rows:
         known = claim["metric"] in {m.name for m in METRICS}
         what = "proven contrast of these arms" if known else f"metric {claim['metric']}"
-        return _Finding(UNTESTABLE, f"the study has no {what}")
+        return _Judgement(UNTESTABLE, f"the study has no {what}")
     if "ratio" in claim:
         return _judge_ratio(claim, rows, design)
     good, bad = (
@@ -140,18 +169,16 @@ def _judge(
     )
     words = [str(row["verdict"]) for row in rows]
     if all(word.startswith(good) for word in words):
-        return _Finding(HOLDS, f"{good} at every prompt length measured")
+        return _Judgement(HOLDS, f"{good} at every prompt length measured")
     against = [r for r in rows if str(r["verdict"]).startswith(bad)]
     if against:
-        return _Finding(FAILS, f"{against[0]['verdict']} {_at(against)}")
-    return _Finding(
+        return _Judgement(FAILS, f"{against[0]['verdict']} {_at(against)}")
+    return _Judgement(
         OPEN, f"inconclusive {_at([r for r in rows if not str(r['verdict']).startswith(good)])}"
     )
 
 
-def _judge_ratio(
-    claim: Mapping[str, Any], rows: list[dict[str, Any]], design: DesignFile
-) -> _Finding:
+def _judge_ratio(claim: PublishedClaim, rows: list[VerdictRow], design: DesignFile) -> _Judgement:
     share = margin(design.margins, metric(claim["metric"]))
     low, high = claim["ratio"][0] / (1 + share), claim["ratio"][1] * (1 + share)
     limits = (
@@ -159,31 +186,31 @@ def _judge_ratio(
     )
     outside = [r for r in rows if r["ratio_high"] < low or r["ratio_low"] > high]
     if outside:
-        return _Finding(FAILS, f"the interval lies outside {limits} {_at(outside)}")
+        return _Judgement(FAILS, f"the interval lies outside {limits} {_at(outside)}")
     part = [r for r in rows if not (low <= r["ratio_low"] and r["ratio_high"] <= high)]
     if part:
-        return _Finding(OPEN, f"the interval is not wholly inside {limits} {_at(part)}")
-    return _Finding(HOLDS, f"every interval lies inside {limits}")
+        return _Judgement(OPEN, f"the interval is not wholly inside {limits} {_at(part)}")
+    return _Judgement(HOLDS, f"every interval lies inside {limits}")
 
 
-def _judge_share(limit: float, shares: list[dict[str, Any]]) -> _Finding:
+def _judge_share(limit: float, shares: list[ShareRow]) -> _Judgement:
     told = [s for s in shares if not math.isnan(s["operations_share"])]
     if not told:
-        return _Finding(UNTESTABLE, "the cost model tells no share of operations in this study")
+        return _Judgement(UNTESTABLE, "the cost model tells no share of operations in this study")
     if all(s["operations_share_low"] > limit for s in told):
-        return _Finding(HOLDS, f"operations take more than {percent(limit)} of every pull")
+        return _Judgement(HOLDS, f"operations take more than {percent(limit)} of every pull")
     below = [s for s in told if s["operations_share_high"] < limit]
     if below:
-        return _Finding(FAILS, f"operations take less than {percent(limit)} {_at(below)}")
-    return _Finding(OPEN, f"the interval of the share holds {percent(limit)}")
+        return _Judgement(FAILS, f"operations take less than {percent(limit)} {_at(below)}")
+    return _Judgement(OPEN, f"the interval of the share holds {percent(limit)}")
 
 
-def _at(rows: list[dict[str, Any]]) -> str:
+def _at(rows: Sequence[VerdictRow | ShareRow]) -> str:
     tokens = list(dict.fromkeys(tokens_text(int(r["prompt_tokens"])) for r in rows))
     return f"at {' and '.join(tokens)} tokens"
 
 
-def _published(claim: Mapping[str, Any], design: DesignFile) -> str:
+def _published(claim: PublishedClaim, design: DesignFile) -> str:
     if "share_above" in claim:
         return f"more than {percent(float(claim['share_above']))} of the pull"
     ratios = design.quoted.ratios.get(claim["metric"], {}) if design.quoted else {}
@@ -197,14 +224,14 @@ def _published(claim: Mapping[str, Any], design: DesignFile) -> str:
     return "faster; said to be untested" if not claim.get("is_tested", True) else "faster"
 
 
-def _contrast_name(claim: Mapping[str, Any], rows: list[dict[str, Any]]) -> str:
+def _contrast_name(claim: PublishedClaim, rows: list[VerdictRow]) -> str:
     if "share_above" in claim:
         return str(claim["arm"])
     pairs = dict.fromkeys(f"{row['arm']} against {row['baseline']}" for row in rows)
     return ", ".join(pairs) or f"{claim['arm']} against {claim['baseline']}"
 
 
-def _texts(rows: list[dict[str, Any]]) -> str:
+def _texts(rows: list[VerdictRow]) -> str:
     is_one_pair = len({(r["arm"], r["baseline"]) for r in rows}) == 1
     return "; ".join(
         ("" if is_one_pair else f"{r['arm']}: ")
@@ -213,7 +240,7 @@ def _texts(rows: list[dict[str, Any]]) -> str:
     )
 
 
-def _share_texts(shares: list[dict[str, Any]]) -> str:
+def _share_texts(shares: list[ShareRow]) -> str:
     return "; ".join(
         f"{100 * s['operations_share']:.0f} % ({100 * s['operations_share_low']:.0f} to"
         f" {100 * s['operations_share_high']:.0f} %) at {tokens_text(int(s['prompt_tokens']))}"

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import pandas as pd
 
-from kvroad.analysis.cost_model import FITS, CostTables
-from kvroad.analysis.words import NOT_BOUNDED, number, percent, records
+from kvroad.analysis.cost_model import FITS, CostTables, PointRow
+from kvroad.analysis.words import NOT_BOUNDED, number, percent, records, rows_of
 
 __all__ = [
     "CostLine",
@@ -21,6 +19,10 @@ __all__ = [
     "how_costs_are_read",
     "point_lines",
 ]
+
+
+# Of the columns of a parameter: its value and its limits.
+_ENDS = ("", "_low", "_high")
 
 
 @dataclass(frozen=True)
@@ -54,9 +56,9 @@ def cost_lines(tables: CostTables, measure: str = "pull_ms") -> list[CostLine]:
         CostLine(
             series=str(row["series"]),
             road=str(row["road"]),
-            start=_with_limits(row, "t0{}_us", "µs"),
-            per_descriptor=_with_limits(row, "per_descriptor{}_us", "µs"),
-            rate=_with_limits(row, "gb_per_s{}", "GB/s"),
+            start=_with_limits("µs", *(row[f"t0{end}_us"] for end in _ENDS)),
+            per_descriptor=_with_limits("µs", *(row[f"per_descriptor{end}_us"] for end in _ENDS)),
+            rate=_with_limits("GB/s", *(row[f"gb_per_s{end}"] for end in _ENDS)),
             error=f"{100 * row['rms_error']:.1f} % over {row['n_points']} points",
             note=str(row["note"]),
         )
@@ -64,8 +66,7 @@ def cost_lines(tables: CostTables, measure: str = "pull_ms") -> list[CostLine]:
     ]
 
 
-def _with_limits(row: Mapping[str, Any], name: str, unit: str) -> str:
-    value, low, high = (row[name.format(end)] for end in ("", "_low", "_high"))
+def _with_limits(unit: str, value: float, low: float, high: float) -> str:
     if pd.isna(value):
         return "not told"
     # A cost per byte that may be nothing leaves the rate without an upper end.
@@ -89,7 +90,7 @@ def point_lines(tables: CostTables) -> list[PointLine]:
             else f"{100 * row['operations_share']:.0f} % ({100 * row['operations_share_low']:.0f}"
             f" to {100 * row['operations_share_high']:.0f})",
         )
-        for row in records(tables.points[tables.points["measure"] == "pull_ms"])
+        for row in rows_of(tables.points[tables.points["measure"] == "pull_ms"], PointRow)
     ]
 
 
@@ -97,7 +98,7 @@ def _count(descriptors: float) -> str:
     return f"{descriptors:,.0f}" if float(descriptors).is_integer() else f"{descriptors:,.1f}"
 
 
-def _rate_text(row: Mapping[str, Any]) -> str:
+def _rate_text(row: PointRow) -> str:
     text = f"{number(row['effective_gb_per_s'])} GB/s"
     if not pd.isna(row["effective_share"]):
         share = f"{100 * row['effective_share']:.0f} %"

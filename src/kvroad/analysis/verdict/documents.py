@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,8 +12,16 @@ import pandas as pd
 from kvroad.analysis.stats import launch_summary
 from kvroad.analysis.tables import DesignFile, Metric, metrics_of
 from kvroad.analysis.verdict.notes import flag_notes, launch_value, order_note, warmup_note
-from kvroad.analysis.verdict.sentences import Entry, because, contrast_entry, refusal_text
+from kvroad.analysis.verdict.sentences import (
+    Entry,
+    RefusalRow,
+    VerdictRow,
+    because,
+    contrast_entry,
+    refusal_text,
+)
 from kvroad.analysis.verdict.serving import (
+    ExtraRow,
     alone_arms,
     alone_of,
     cache_note,
@@ -28,6 +36,7 @@ from kvroad.analysis.words import (
     number,
     percent,
     records,
+    rows_of,
     tokens_text,
     value_text,
 )
@@ -80,7 +89,7 @@ def _block(rows: pd.DataFrame, cells: pd.DataFrame, metric: Metric, design: Desi
         is_main = baseline == design.baseline
         for arm, group in own.groupby("arm", sort=False):
             label = str(arm) if is_main else f"{arm} (against {baseline})"
-            entries = {r["prompt_tokens"]: contrast_entry(r) for r in records(group)}
+            entries = {r["prompt_tokens"]: contrast_entry(r) for r in rows_of(group, VerdictRow)}
             shown = (entries.get(t, Entry("not planned")) for t in design.prompt_tokens)
             lines.append(Line(label, tuple(shown)))
     return Block(metric, tuple(design.prompt_tokens), (*lines, *_quoted_lines(metric, design)))
@@ -113,15 +122,15 @@ def _difference_lines(
     return tuple(lines)
 
 
-def _by_place(rows: pd.DataFrame) -> dict[tuple[Any, ...], dict[str, Any]]:
-    return {(r["arm"], r["baseline"], r["prompt_tokens"]): r for r in records(rows)}
+def _by_place(rows: pd.DataFrame) -> dict[tuple[str, str | None, int], VerdictRow]:
+    return {(r["arm"], r["baseline"], r["prompt_tokens"]): r for r in rows_of(rows, VerdictRow)}
 
 
 def _prompt_line(label: str, entries: dict[int, Entry], design: DesignFile) -> Line:
     return Line(label, tuple(entries.get(t, Entry("no value")) for t in design.prompt_tokens))
 
 
-def _extra_entry(row: dict[str, Any]) -> Entry:
+def _extra_entry(row: ExtraRow) -> Entry:
     sign = "+" if row["value_ms"] > 0 else ""
     text = f"{sign}{value_text(row['value_ms'], 'ms')}"
     return Entry(text, limits(row["low_ms"], row["high_ms"], "ms"))
@@ -204,7 +213,7 @@ def _lone_answer(cells: pd.DataFrame, arm: str, design: DesignFile) -> str:
 
 def _answer(rows: pd.DataFrame, cells: pd.DataFrame, alpha: float) -> str:
     arm, baseline = rows.iloc[0]["arm"], rows.iloc[0]["baseline"]
-    known = records(rows[rows["tested"] == "ratio"])
+    known = rows_of(rows[rows["tested"] == "ratio"], VerdictRow)
     if not known:
         first = str(rows.iloc[0]["sentence"]).partition(". ")[2]
         return f"No number for {arm} against {baseline}: {first}"
@@ -243,7 +252,7 @@ def markdown(verdict: pd.DataFrame, cells: pd.DataFrame, design: DesignFile) -> 
         lines += _table_lines(block)
     lines += ["</details>", "", "## Order and flags", "", f"- {order_note(cells, design)}"]
     lines += [*(f"- {note}" for note in [*flag_notes(verdict), *served_notes(cells)]), ""]
-    refused = records(refusals(cells))
+    refused = rows_of(refusals(cells), RefusalRow)
     if refused:
         lines += ["## Without a number", ""]
         lines += [f"- {refusal_text(row)}" for row in refused]
@@ -332,9 +341,10 @@ def verdict_json(verdict: pd.DataFrame, cells: pd.DataFrame, design: DesignFile)
     }
 
 
-def _plain(row: dict[str, Any]) -> dict[str, Any]:
+def _plain(row: Mapping[str, object]) -> dict[str, object]:
     """Return a row that JSON can hold: no NaN, no infinity, no NumPy scalar."""
-    plain: dict[str, Any] = {}
+    plain: dict[str, object] = {}
+    value: Any
     for name, value in row.items():
         if isinstance(value, list):
             plain[name] = [int(v) for v in value]

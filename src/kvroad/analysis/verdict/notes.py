@@ -5,7 +5,8 @@ from __future__ import annotations
 import pandas as pd
 
 from kvroad.analysis.tables import MAIN_METRICS, DesignFile, metric
-from kvroad.analysis.words import percent, records, tokens_text
+from kvroad.analysis.verdict.sentences import VerdictRow
+from kvroad.analysis.words import percent, rows_of, tokens_text
 
 __all__ = ["flag_notes", "launch_value", "order_note", "warmup_note"]
 
@@ -19,7 +20,7 @@ def flag_notes(verdict: pd.DataFrame) -> list[str]:
     names = [m.name for m in MAIN_METRICS]
     found: dict[tuple[str, str], list[int]] = {}
     n_others = 0
-    for row in records(verdict):
+    for row in rows_of(verdict, VerdictRow):
         pair = f"{row['arm']} against {row['baseline']}"
         if row["withheld"]:
             why = f"withheld, since they differ in {row['withheld']}, which no variant declares"
@@ -60,7 +61,7 @@ def _add(found: dict[tuple[str, str], list[int]], who: str, what: str, tokens: i
         places.append(tokens)
 
 
-def _grid_text(row: dict[str, object]) -> str:
+def _grid_text(row: VerdictRow) -> str:
     if row["statistic"] == "mean":
         return (
             "vLLM sees that a pull has ended once in a step of decode, about "
@@ -69,7 +70,7 @@ def _grid_text(row: dict[str, object]) -> str:
     return f"times on a grid of {row['grid']:g} ms, intervals widened by it"
 
 
-def _drift_text(row: dict[str, object]) -> str:
+def _drift_text(row: VerdictRow) -> str:
     unit = "" if row["tested"] == "ratio" else f" {row['unit']}"
     how = "by a factor of" if row["tested"] == "ratio" else "by"
     return (

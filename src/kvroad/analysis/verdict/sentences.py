@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TypedDict
 
 import pandas as pd
 
+from kvroad.analysis.stats import ContrastRow
 from kvroad.analysis.tables import metric
 from kvroad.analysis.words import (
     NO_NUMBER,
@@ -18,7 +18,37 @@ from kvroad.analysis.words import (
     value_text,
 )
 
-__all__ = ["Entry", "because", "contrast_entry", "refusal_text", "sentence"]
+__all__ = [
+    "Entry",
+    "RefusalRow",
+    "VerdictRow",
+    "because",
+    "contrast_entry",
+    "refusal_text",
+    "sentence",
+]
+
+
+class VerdictRow(ContrastRow):
+    """One row of the verdict, see `kvroad.analysis.verdict.verdict_frame`."""
+
+    verdict: str
+    launches_needed: int | None
+    sentence: str
+
+
+class RefusalRow(TypedDict):
+    """Cells of an arm that were refused or failed for one reason."""
+
+    arm: str
+    outcome: str
+    reason: str
+    road_expected: str
+    road_seen: str
+    where: str
+    quote: str
+    prompt_tokens: list[int]
+    n_cells: int
 
 
 @dataclass(frozen=True)
@@ -50,7 +80,7 @@ class Entry:
         return f"{head} {word}".strip()
 
 
-def contrast_entry(row: Mapping[str, Any]) -> Entry:
+def contrast_entry(row: VerdictRow) -> Entry:
     """Return a contrast's table entry: ratio or difference, interval, and verdict word."""
     word, advice = str(row["verdict"]), ""
     if word in NO_NUMBER:
@@ -64,7 +94,7 @@ def contrast_entry(row: Mapping[str, Any]) -> Entry:
     return Entry(value, interval(row), word, advice)
 
 
-def refusal_text(row: Mapping[str, Any]) -> str:
+def refusal_text(row: RefusalRow) -> str:
     """Return why cells of an arm carry no number, with the road expected and the road seen."""
     tokens = ", ".join(tokens_text(t) for t in row["prompt_tokens"])
     cells = "1 cell" if row["n_cells"] == 1 else f"{row['n_cells']} cells"
@@ -77,7 +107,7 @@ def refusal_text(row: Mapping[str, Any]) -> str:
     return f"{row['arm']} {row['outcome']}, {cells} at {tokens} tokens: {reason}{where}.{roads}"
 
 
-def sentence(row: Mapping[str, Any], cells: pd.DataFrame, alpha: float) -> str:
+def sentence(row: VerdictRow, cells: pd.DataFrame, alpha: float) -> str:
     """Return one verdict row in plain words with its numbers and interval."""
     what = metric(row["metric"])
     start = f"At {tokens_text(row['prompt_tokens'])} tokens, {what.label}"
@@ -104,14 +134,14 @@ def sentence(row: Mapping[str, Any], cells: pd.DataFrame, alpha: float) -> str:
     return f"{text}: {word}.{note}"
 
 
-def _launches(row: Mapping[str, Any]) -> str:
+def _launches(row: VerdictRow) -> str:
     if row["is_interleaved"]:
         n = row["n_pairs"]
         return f"{n} paired launch{'es' if n != 1 else ''}"
     return f"{row['n_arm']} and {row['n_baseline']} launches, not interleaved"
 
 
-def _no_data(row: Mapping[str, Any], cells: pd.DataFrame) -> str:
+def _no_data(row: VerdictRow, cells: pd.DataFrame) -> str:
     """Say for each arm without data what became of its cells at this prompt length."""
     if row["withheld"]:
         return f"The arms differ in {row['withheld']}, which no variant declares."

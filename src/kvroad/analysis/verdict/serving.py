@@ -2,20 +2,40 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TypedDict
 
 import pandas as pd
 
 from kvroad.analysis.tables import CACHE_CHECKS, NOT_CHECKED, DesignFile
 from kvroad.analysis.verdict.sentences import because
-from kvroad.analysis.words import limits, percent, records, tokens_text, value_text
+from kvroad.analysis.words import limits, percent, rows_of, tokens_text, value_text
 from kvroad.study.serving import AGGREGATED
 
-__all__ = ["alone_arms", "alone_of", "cache_note", "extra_answer", "extra_ttft", "served_notes"]
+__all__ = [
+    "ExtraRow",
+    "alone_arms",
+    "alone_of",
+    "cache_note",
+    "extra_answer",
+    "extra_ttft",
+    "served_notes",
+]
 
 EXTRA = "extra_ttft_ms"
 # Mean bytes and descriptors differ from whole ones by more than this where they differ at all.
 _WHOLE = 0.5
+
+
+class ExtraRow(TypedDict):
+    """What pulling over an arm adds to the time to first token; NaN: there is no interval."""
+
+    arm: str
+    against: str
+    prompt_tokens: int
+    n_launches: int
+    value_ms: float
+    low_ms: float
+    high_ms: float
 
 
 def alone_arms(design: DesignFile) -> list[str]:
@@ -34,7 +54,7 @@ def _transport(arm: str, design: DesignFile) -> str:
     return next((cell.transport for cell in design.cells if cell.arm == arm), "")
 
 
-def extra_ttft(summary: pd.DataFrame, design: DesignFile) -> list[dict[str, Any]]:
+def extra_ttft(summary: pd.DataFrame, design: DesignFile) -> list[ExtraRow]:
     """Return what pulling adds to the time to first token, a row per arm and prompt length.
 
     Each is the mean, with its t interval, over the blocks that have both launches: the arm's
@@ -44,28 +64,20 @@ def extra_ttft(summary: pd.DataFrame, design: DesignFile) -> list[dict[str, Any]
     ----------
     summary
         What `kvroad.analysis.stats.launch_summary` returns.
-
-    Returns
-    -------
-    list
-        Rows of ``arm``, ``against``, ``prompt_tokens``, ``n_launches``, ``value_ms``,
-        ``low_ms`` and ``high_ms``; NaN where there is no interval.
     """
     known = summary[(summary["metric"] == EXTRA) & (summary["n_launches"] > 0)]
     names = {"value": "value_ms", "low": "low_ms", "high": "high_ms"}
     kept = ["arm", "prompt_tokens", "n_launches", *names.values()]
-    rows = records(known.rename(columns=names)[kept])
-    told = [{**row, "against": alone_of(str(row["arm"]), design)} for row in rows]
+    rows = known.rename(columns=names)[kept]
+    rows["against"] = [alone_of(str(arm), design) for arm in rows["arm"]]
     order = {arm: place for place, arm in enumerate(design.shown_arms)}
     return sorted(
-        (row for row in told if row["against"]),
+        rows_of(rows[rows["against"].notna()], ExtraRow),
         key=lambda row: (order[row["arm"]], row["prompt_tokens"]),
     )
 
 
-def extra_answer(
-    arm: str, rows: list[dict[str, Any]], cells: pd.DataFrame, design: DesignFile
-) -> str:
+def extra_answer(arm: str, rows: list[ExtraRow], cells: pd.DataFrame, design: DesignFile) -> str:
     """Say in a sentence what pulling over an arm adds to the time to first token.
 
     ``rows`` are those of `extra_ttft`.

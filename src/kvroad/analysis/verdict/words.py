@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import pandas as pd
 from scipy.special import ndtri
 
+from kvroad.analysis.stats import ContrastRow
 from kvroad.analysis.tables import DesignFile, metric
-from kvroad.analysis.verdict.sentences import sentence
-from kvroad.analysis.words import records
+from kvroad.analysis.verdict.sentences import VerdictRow, sentence
+from kvroad.analysis.words import limits_of, rows_of
 
 __all__ = ["VERDICT_COLUMNS", "launches_needed", "refusals", "verdict_frame"]
 
@@ -34,36 +34,35 @@ def verdict_frame(contrasts: pd.DataFrame, cells: pd.DataFrame, design: DesignFi
     `VERDICT_COLUMNS`. A column may be added behind them, none goes or changes what it means.
     """
     refused = set(cells.loc[cells["outcome"] == "refused", "arm"])
-    rows: list[dict[str, Any]] = []
-    for row in records(contrasts):
+    rows = []
+    for row in rows_of(contrasts, ContrastRow):
         word = _word(row, refused, design.alpha)
         needed = launches_needed(row, design.alpha) if word == "inconclusive" else None
-        judged = row | {"verdict": word, "launches_needed": needed}
-        rows.append(judged | {"sentence": sentence(judged, cells, design.alpha)})
+        judged: VerdictRow = {**row, "verdict": word, "launches_needed": needed, "sentence": ""}
+        rows.append({**judged, "sentence": sentence(judged, cells, design.alpha)})
     frame = pd.DataFrame(rows, columns=[*contrasts.columns, *VERDICT_COLUMNS])
     return frame.astype({"launches_needed": "Int64"})
 
 
-def _word(row: dict[str, Any], refused_arms: set[str], alpha: float) -> str:
+def _word(row: ContrastRow, refused_arms: set[str], alpha: float) -> str:
     if row["withheld"]:
         return "withheld"
     if row["tested"] == "none":
         is_refused = bool({row["arm"], row["baseline"]} & refused_arms)
         return "refused" if is_refused else "not measured"
-    scale = row["tested"]
-    low, high = row[f"{scale}_low"], row[f"{scale}_high"]
+    low, high = limits_of(row)
     if math.isnan(low):
         return "inconclusive"
     if row["is_interleaved"] and row["same_low"] <= low and high <= row["same_high"]:
         return f"same within {100 * row['margin']:g} %"
-    nothing = 1 if scale == "ratio" else 0
+    found, nothing = (row["ratio"], 1) if row["tested"] == "ratio" else (row["difference"], 0)
     if row["p_holm"] < alpha and not low <= nothing <= high:
-        is_more = row[scale] > nothing
+        is_more = found > nothing
         return "faster" if is_more == metric(row["metric"]).is_higher_better else "slower"
     return "inconclusive"
 
 
-def launches_needed(row: dict[str, Any], alpha: float) -> int | None:
+def launches_needed(row: ContrastRow, alpha: float) -> int | None:
     """Return the even number of launches that would settle a row if its estimate stays.
 
     Normal approximation on the tested scale (log ratio, or difference), with the estimate d,

@@ -18,6 +18,7 @@ from markupsafe import Markup
 from kvroad.analysis.cost_model import read_tables
 from kvroad.analysis.tables import DesignFile, metrics_of, read_design, write_text
 from kvroad.analysis.verdict import (
+    RefusalRow,
     answers,
     blocks,
     break_even_notes,
@@ -33,6 +34,7 @@ from kvroad.analysis.verdict import (
     records,
     refusal_text,
     refusals,
+    rows_of,
     served_notes,
     tokens_text,
     warmup_note,
@@ -143,7 +145,8 @@ def _answer_context(
         "flags": [*flag_notes(verdict), *served_notes(cells)],
         "order": order_note(cells, design),
         "refused": [
-            {"text": refusal_text(row), "quote": row["quote"]} for row in records(refusals(cells))
+            {"text": refusal_text(row), "quote": row["quote"]}
+            for row in rows_of(refusals(cells), RefusalRow)
         ],
         "not_measured": f"{missing} planned cells are not measured." if missing else "",
         "method": _method(cells, design),
