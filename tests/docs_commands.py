@@ -40,6 +40,13 @@ _SHELLS = ("sh", "bash", "console")
 _NO_STUDY = ("compare", "completion", "whatif")
 
 
+def read_files(page: str) -> dict[str, str]:
+    """Return the files that a page shows, each below a line that is its path, by that path."""
+    shown = r"^`((?:conf|src)/[\w/.-]+)`\n\n```(?:yaml|python)\n(.*?)^```$"
+    text = (REPOSITORY / page).read_text(encoding="utf-8")
+    return dict(re.findall(shown, text, flags=re.MULTILINE | re.DOTALL))
+
+
 @dataclass(frozen=True)
 class DocCommand:
     """One command of a page."""

@@ -1,6 +1,7 @@
 """Additions to the proof, each one file that is found by scanning: witness, backend, counter."""
 
 import importlib
+import itertools
 import json
 import shutil
 import subprocess
@@ -10,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from docs_commands import read_files
 from raw_folders import copy_raw, edit_claim, edit_rows, statuses
 
 from kvroad.engines.nixl import replay_plan
@@ -23,7 +25,7 @@ from kvroad.proof.witness import witness_kinds
 from kvroad.study.compose import compose
 from kvroad.study.design import make_design
 from kvroad.study.fields import RoadTolerances
-from kvroad.study.kinds import BACKENDS
+from kvroad.study.kinds import BACKENDS, COUNTERS
 
 REPOSITORY = Path(__file__).parents[2]
 Add = Callable[[str, str], None]
@@ -38,6 +40,7 @@ def add(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Add]:
         witness_kinds.cache_clear()
         counter_kinds.cache_clear()
         vars(BACKENDS).pop("_found", None)
+        vars(COUNTERS).pop("_found", None)
         # It makes a witness of each counter when it is imported.
         sys.modules.pop("kvroad.proof.witnesses.counters", None)
 
@@ -127,106 +130,15 @@ def test_a_witness_is_not_heard_of_claims_to_which_it_does_not_apply(add: Add, t
 
 # -- a backend
 
-TOY_BACKEND = '''
-from dataclasses import dataclass
-
-from kvroad.errors import UserError
-from kvroad.evidence.log import Complaint, ProcessLog, Record
-from kvroad.study.kinds import Backend
-
-
-@dataclass(frozen=True)
-class Carried(Record):
-    """A line ``toy: carried N bytes over ROAD``."""
-
-    n_bytes: int
-    road: str
-
-
-@dataclass(frozen=True)
-class ToyLog(ProcessLog):
-    carried: tuple[Carried, ...] = ()
-
-
-def parse(file, name):
-    carried, complaints = [], []
-    for number, line in enumerate(file.read().decode().splitlines(), start=1):
-        words = line.split()
-        if words[:2] == ["toy:", "carried"]:
-            carried.append(Carried(name, number, line, int(words[2]), words[5]))
-        elif words[:2] == ["toy:", "error:"]:
-            text = line.partition("error: ")[2]
-            complaints.append(Complaint(name, number, line, "toy", "ERROR", None, text))
-    return ToyLog(name, tuple(complaints), carried=tuple(carried))
-
-
-def seen_road(logs, claim):
-    roads = dict.fromkeys(line.road for log in logs for line in log.carried)
-    return "+".join(roads) or "unknown"
-
-
-def check(where, transport, memory):
-    for road in transport.roads:
-        if not road.startswith("toy"):
-            raise UserError(f"{where}.roads: {road!r} is not a road of the toy")
-
-
-TOY = Backend(
-    name="toy",
-    prefix="TOY_",
-    environment=lambda transport, engine: {"TOY_ROADS": ",".join(transport.roads)},
-    check=check,
-    parse=parse,
-    seen_road=seen_road,
-)
-'''
-TOY_WITNESS = """
-from kvroad.proof.witness import AGREES, CONTRADICTS, UNAVAILABLE, Witness, WitnessKind
-
-
-def is_toy(claim):
-    return claim.backend == "toy"
-
-
-def carried(evidence):
-    name, expected = "toy_lines", " or ".join(evidence.claim.roads)
-    lines = [line for log in evidence.posting_logs for line in log.carried]
-    if not lines:
-        return Witness(name, UNAVAILABLE, expected, "the toy tells of no transfer", "decode-0.log")
-    wrong = [line for line in lines if line.road not in evidence.claim.roads]
-    first = (wrong or lines)[0]
-    total = sum(line.n_bytes for line in lines)
-    seen = f"{total} bytes over {evidence.seen_road()}"
-    status = CONTRADICTS if wrong else AGREES
-    return Witness(name, status, expected, seen, first.where, first.text)
-
-
-TOY_LINES = WitnessKind(
-    name="toy_lines",
-    hear=carried,
-    expected=lambda claim: f"every transfer over {' or '.join(claim.roads)}",
-    place=20,
-    applies=is_toy,
-    is_mandatory=is_toy,
-    proves_road=True,
-    names_road=True,
-)
-"""
-TRANSPORT = """\
-# @package transport.toy
-description: a toy
-backend: toy
-roads: [toylink]
-counters: []
-"""
+PAGE = read_files("docs/extending.md")
 GOOD = "hello\ntoy: carried 1000 bytes over toylink\ntoy: carried 24 bytes over toylink\n"
 
 
 @pytest.fixture
 def toy(add: Add, tmp_path: Path) -> Path:
     """Add the toy, and return a raw folder whose bytes it moved."""
-    add("kvroad.proof.backends.toy", TOY_BACKEND)
-    add("kvroad.proof.witnesses.toy", TOY_WITNESS)
+    add("kvroad.proof.backends.toy", PAGE["src/kvroad/proof/backends/toy.py"])
+    add("kvroad.proof.witnesses.toy", PAGE["src/kvroad/proof/witnesses/toy.py"])
     folder = copy_raw("shm_four_threads", tmp_path)
     fields = {"transport": "toy", "backend": "toy", "roads": ["toylink"], "use_counts": False}
     edit_claim(folder, environment={"TOY_ROADS": "toylink"}, **fields)
@@ -279,7 +191,7 @@ def test_another_backend_that_does_not_start_is_refused_with_its_own_word(toy: P
 
 def compose_toy(conf: Path, *overrides: str):
     shutil.copytree(REPOSITORY / "conf", conf)
-    (conf / "transport/toy.yaml").write_text(TRANSPORT)
+    (conf / "transport/toy.yaml").write_text(PAGE["conf/transport/toy.yaml"])
     return compose(["study=smoke", "transport=[tcp,toy]", *overrides], conf)
 
 
@@ -313,39 +225,34 @@ def test_a_plan_of_before_there_were_backends_is_of_ucx(tmp_path: Path):
 
 # -- a counter
 
-TOY_COUNTER = """
-from kvroad.evidence.counter import CounterKind, UncountedError
 
-MUD = CounterKind(
-    name="mud",
-    section="mud",
-    received="in",
-    sent="out",
-    unit_bytes=1000,
-    read=lambda claim: {"mud0": {"in": 1, "out": 2}},
-    devices=lambda claim: [],
-    title="mud pipes",
-)
-"""
+def test_the_witness_of_the_page_refuses_a_launch_with_two_ends(add: Add, tmp_path: Path):
+    add("kvroad.proof.witnesses.one_end", PAGE["src/kvroad/proof/witnesses/one_end.py"])
+    folder = copy_raw("tcp_four_threads", tmp_path)
+    outcome = judge_raw(folder)
+    assert (outcome.outcome, statuses(outcome)["one_end"]) == ("proven", "agrees")
+    with open(folder / "events.jsonl", "a") as file:
+        file.write(json.dumps({"event": "end", "status": "complete"}) + "\n")
+    assert judge_raw(folder).reason.endswith("the launch has 2 ends (events.jsonl)")
 
 
 def test_a_counter_brings_its_witness(add: Add, tmp_path: Path):
-    add("kvroad.evidence.counters.mud", TOY_COUNTER)
+    add("kvroad.evidence.counters.disk", PAGE["src/kvroad/evidence/counters/disk.py"])
     folder = copy_raw("shm_four_threads", tmp_path)
-    mud = iter(range(100))
+    sectors = itertools.count(step=400_000)
 
     def count(row):
-        return {**row, "mud": {"mud0": {"in": 200_000 * next(mud), "out": 0}}}
+        return {**row, "disk": {"sda": {"read": next(sectors), "written": 0}}}
 
     edit_rows(folder / "counters.jsonl", count)
     outcome = judge_raw(folder)
-    assert (outcome.outcome, statuses(outcome)["mud_bytes"]) == ("refused", "contradicts")
-    assert "mud counters saw 600000000 bytes" in outcome.reason
-    edit_claim(folder, counters=["mud"])
+    assert (outcome.outcome, statuses(outcome)["disk_bytes"]) == ("refused", "contradicts")
+    assert "disk counters saw 614400000 bytes" in outcome.reason
+    edit_claim(folder, counters=["disk"])
     outcome = judge_raw(folder)
-    assert (outcome.outcome, statuses(outcome)["mud_bytes"]) == ("proven", "agrees")
-    study = compose(["study=smoke", "transport.tcp.counters=[mud]"], REPOSITORY / "conf")
-    assert study.transports["tcp"].counters == ["mud"]
+    assert (outcome.outcome, statuses(outcome)["disk_bytes"]) == ("proven", "agrees")
+    study = compose(["study=smoke", "transport.tcp.counters=[disk]"], REPOSITORY / "conf")
+    assert study.transports["tcp"].counters == ["disk"]
 
 
 def test_the_counters_are_found_in_the_agent_s_one_file(tmp_path: Path):

@@ -9,19 +9,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from docs_commands import REPOSITORY, DocCommand, Shell, make_shell, read_commands, try_dry
+from docs_commands import (
+    REPOSITORY,
+    DocCommand,
+    Shell,
+    make_shell,
+    read_commands,
+    read_files,
+    try_dry,
+)
 
 from kvroad.errors import UserError
 from kvroad.study.compose import compose
 
 PAGE = "docs/extending.md"
-FILES = dict(
-    re.findall(
-        r"^`((?:conf|src)/[\w/.-]+)`\n\n```(?:yaml|python)\n(.*?)^```$",
-        (REPOSITORY / PAGE).read_text(encoding="utf-8"),
-        flags=re.MULTILINE | re.DOTALL,
-    )
-)
+FILES = read_files(PAGE)
 COMMANDS = read_commands(PAGE)
 
 
@@ -43,15 +45,18 @@ def test_page_adds_one_of_each() -> None:
         "host",
         "engine",
     }
-    assert len(COMMANDS) == 8
-    assert {name for name in FILES if name.startswith("src/")} == {
-        "src/kvroad/engines/niced.py",
-        "src/kvroad/hosts/cores.py",
+    assert len(COMMANDS) == 12
+    assert {Path(name).parent.name for name in FILES if name.startswith("src/")} == {
+        *("engines", "hosts", "metrics", "witnesses", "counters", "backends"),
     }
 
 
 # Of a kind that only the copy's own code knows.
-IN_THE_COPY = [c for c in COMMANDS if "niced" in c.text or "two_cores" in c.text]
+IN_THE_COPY = [
+    command
+    for command in COMMANDS
+    if re.search("niced|two_cores|kvroad plan|with_a_witness", command.text)
+]
 
 
 @pytest.mark.parametrize("command", [c for c in COMMANDS if c not in IN_THE_COPY], ids=str)
@@ -63,7 +68,22 @@ def test_what_the_page_adds_is_composed(command: DocCommand, shell: Shell) -> No
 def test_a_kind_of_the_page_is_planned(command: DocCommand, shell: Shell) -> None:
     done = shell.run(command.text.replace("--cores 1 all", "--cores 1 all -n"))
     assert done.returncode == 0, done.stderr
-    assert "measure_launch" in done.stdout
+    if "snakemake" in command.text:
+        assert "measure_launch" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "printed"),
+    [
+        ("", "one_end"),
+        ("'transport=[shm]' 'transport.shm.counters=[disk]'", "all disks of the host"),
+        ("'transport=[tcp,toy]'", "every transfer over toylink"),
+    ],
+)
+def test_what_the_page_adds_to_the_proof_is_expected(words: str, printed: str, shell: Shell):
+    done = shell.run(f"uv run kvroad plan study=smoke {words}")
+    assert done.returncode == 0, done.stderr
+    assert printed in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -103,13 +123,15 @@ def test_a_misspelt_field_is_answered_with_the_right_one(shell: Shell) -> None:
 def test_what_the_page_adds_is_measured_and_proven(command: DocCommand, shell: Shell) -> None:
     command.check(shell, run_slow=True)
     (name,) = re.findall(
-        r"tcp_64k|b256|llama-3.2-1b|nixl_one_thread|niced|two_cores", command.text
+        r"tcp_64k|b256|llama-3.2-1b|nixl_one_thread|niced|two_cores|with_a_witness", command.text
     )[-1:]
     reports = [p for p in (shell.folder / "reports").iterdir() if name in p.name]
     (report,) = reports
     with open(report / "cells.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     assert {row["outcome"] for row in rows} == {"proven"}
+    # The metric of the page is a column, without an edit elsewhere.
+    assert all(float(row["slowest_pull_ms"]) >= float(row["pull_ms"]) for row in rows)
     if name in ("tcp_64k", "b256"):
         assert any(name in row["arm"] for row in rows)
 

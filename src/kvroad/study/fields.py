@@ -10,7 +10,6 @@ from typing import Annotated, Any
 
 from annotated_types import Ge, Le
 
-from kvroad.evidence.counter import counter_kinds
 from kvroad.study.allowed import (
     Address,
     BindAddress,
@@ -38,7 +37,7 @@ from kvroad.study.allowed import (
     Whole,
     must,
 )
-from kvroad.study.kinds import BACKENDS, CONNECTIONS, ENGINES
+from kvroad.study.kinds import BACKENDS, CONNECTIONS, COUNTERS, ENGINES
 from kvroad.study.serving import HostServing, ServingOptions
 from kvroad.study.setting import cell, cell_if_changed, free, inner, section
 
@@ -68,7 +67,7 @@ class Transport:
     roads: list[Text] = cell("roads that prove it, as the backend names them")
     ucx_tls: list[Text] = cell("entries of `UCX_TLS`", default_factory=list)
     env: Env = cell("environment of every engine process", default_factory=dict)
-    counters: list[Annotated[Text, OneOf(counter_kinds())]] = cell(
+    counters: list[Annotated[Text, OneOf(COUNTERS)]] = cell(
         "byte counters that its payload moves; the others must stay still", default_factory=list
     )
     link_layer: Annotated[Text, OneOf(("Ethernet", "InfiniBand"))] | None = cell(

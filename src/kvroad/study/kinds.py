@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, BinaryIO, Generic, TypeVar
 
 from kvroad.errors import UserError, nearest
+from kvroad.evidence.counter import CounterKind
 from kvroad.evidence.log import ProcessLog
 from kvroad.plan import Claim, Plan
 from kvroad.registry import Named, kinds_in
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BACKENDS",
     "CONNECTIONS",
+    "COUNTERS",
     "ENGINES",
     "OK",
     "REFUSED",
@@ -112,6 +114,7 @@ class Backend:
 
 
 BACKENDS = Registry("transport.backend", "kvroad.proof.backends", Backend)
+COUNTERS = Registry("transport.counters", "kvroad.evidence.counters", CounterKind)
 
 
 OK, WARNING, REFUSED = "ok", "warning", "refused"
