@@ -16,7 +16,7 @@ from mlflow_page import searches
 from mlflow_server import server
 from ports import free_port
 
-pytestmark = [pytest.mark.live, pytest.mark.slow]
+pytestmark = [pytest.mark.live, pytest.mark.slow, pytest.mark.xdist_group("loopback")]
 
 REPORTS = Path(__file__).parent.parent.parent / "reports/published"
 NVLINK, SMOKE = "h200_nvlink", "smoke"

@@ -20,7 +20,7 @@ from kvroad.study import fields as study
 from kvroad.study.design import make_design
 from kvroad.study.fields import Claims, Engine, HostSide, Model, Study, Transport, Variant, Workload
 
-pytestmark = [pytest.mark.live, pytest.mark.slow]
+pytestmark = [pytest.mark.live, pytest.mark.slow, pytest.mark.xdist_group("loopback")]
 MODEL = Model("m", 8, num_attention_heads=16, num_key_value_heads=16, head_dim=128)
 WORKLOAD = Workload(warmup_pulls=1, pulls=2, concurrency=2, pulls_in_flight=2)
 

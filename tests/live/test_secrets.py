@@ -13,7 +13,7 @@ import pytest
 from sshd import Account, lock, needs_openssh_client
 from waiting import wait_until
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.xdist_group("loopback")]
 
 TOKEN = "hf_AbCdEfGhIjKlMnOpQrStUv"
 ON_HOST = "hf_OnTheHostOnlyAbCdEfGhIj"

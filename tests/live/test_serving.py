@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.live, pytest.mark.slow]
+pytestmark = [pytest.mark.live, pytest.mark.slow, pytest.mark.xdist_group("loopback")]
 
 FOLDER = Path.home() / ".cache" / "kvroad" / "cpu_serving"
 SHORT = ("prompt_tokens=[2048]", "contrasts=null", "launches=2")

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from waiting import wait_until
 
-pytestmark = [pytest.mark.live, pytest.mark.slow]
+pytestmark = [pytest.mark.live, pytest.mark.slow, pytest.mark.xdist_group("loopback")]
 HOSTS = ("node1", "node2")
 STUDY = ["study=smoke", "host=[node1,node2]", "launches=8", "prompt_tokens=[256]"]
 TABLES = "results/studies/smoke+host=[node1,node2]+launches=8+prompt_tokens=[256]"

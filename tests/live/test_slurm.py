@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 import slurm
 
-pytestmark = [pytest.mark.live, pytest.mark.slow]
+pytestmark = [pytest.mark.live, pytest.mark.slow, pytest.mark.xdist_group("loopback")]
 
 # Without accounting Slurm is asked with squeue; the waits are those of the plugin.
 PROFILE = [

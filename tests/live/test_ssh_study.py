@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.xdist_group("loopback")]
 REPORT = "reports/smoke+host=ssh"
 
 

@@ -119,6 +119,7 @@ def test_a_misspelt_field_is_answered_with_the_right_one(shell: Shell) -> None:
 
 @pytest.mark.live
 @pytest.mark.slow
+@pytest.mark.xdist_group("loopback")
 @pytest.mark.parametrize("command", [c for c in COMMANDS if c.mode == "slow"], ids=str)
 def test_what_the_page_adds_is_measured_and_proven(command: DocCommand, shell: Shell) -> None:
     command.check(shell, run_slow=True)
@@ -138,6 +139,7 @@ def test_what_the_page_adds_is_measured_and_proven(command: DocCommand, shell: S
 
 @pytest.mark.live
 @pytest.mark.slow
+@pytest.mark.xdist_group("loopback")
 def test_the_planner_of_the_page_made_the_processes(shell: Shell) -> None:
     plans = list((shell.folder / "results/cells").glob("*/raw/plan.json"))
     assert any('"nice"' in plan.read_text() for plan in plans)

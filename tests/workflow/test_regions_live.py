@@ -5,7 +5,7 @@ import json
 import pandas as pd
 import pytest
 
-pytestmark = [pytest.mark.live, pytest.mark.slow]
+pytestmark = [pytest.mark.live, pytest.mark.slow, pytest.mark.xdist_group("loopback")]
 
 
 def test_regions_are_moved_one_by_one(make_checkout) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.xdist_group("loopback")]
 
 ANALYSIS = {
     "write_design": 1,

@@ -17,7 +17,7 @@ import pytest
 from bench import LEASE_S, Bench, Row
 from waiting import wait_until
 
-pytestmark = [pytest.mark.live, pytest.mark.slow]
+pytestmark = [pytest.mark.live, pytest.mark.slow, pytest.mark.xdist_group("loopback")]
 START_TIMEOUT_S = 8.0
 DEAD = "(none: the client is dead)"
 # Each fault gets a prompt length of its own, so that its two cells are open.
