@@ -13,14 +13,7 @@ import pandas as pd
 from kvroad.analysis.compare import NONE_BEYOND, REGRESSION, Comparison, compare
 from kvroad.analysis.saved_study import find_study
 from kvroad.analysis.tables import metric
-from kvroad.analysis.words import (
-    number,
-    percent,
-    ratio_text,
-    records,
-    tokens_text,
-    value_text,
-)
+from kvroad.analysis.words import number, percent, ratio_text, records, tokens_text, value_text
 from kvroad.cli.status import DONE, FAILED, NOT_COMPARABLE, OPEN, REPORTS, RESULTS, NotUnderstood
 from kvroad.cli.table import table_lines
 from kvroad.errors import UserError
