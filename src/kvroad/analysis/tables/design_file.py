@@ -146,8 +146,8 @@ class DesignFile:
     @property
     def shown_arms(self) -> list[str]:
         """Arms as they were asked for: the baseline, then those of the contrasts, then others."""
-        asked = dict.fromkeys([self.baseline, *(arm for arm, _ in self.contrasts), *self.arms])
-        return list(asked)
+        named = dict.fromkeys([self.baseline, *(arm for arm, _ in self.contrasts), *self.arms])
+        return list(named)
 
     @property
     def prompt_tokens(self) -> list[int]:

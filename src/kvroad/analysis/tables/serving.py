@@ -90,10 +90,10 @@ def _moved(phases: Mapping[str, ServedPhase]) -> dict[str, float]:
     """Return mean descriptors and bytes of a transfer, by phase: in flight the pool is another."""
     means: dict[str, float] = {}
     for name, suffix in _SUFFIX.items():
-        told = phases[name].transfers if name in phases else None
-        if told is not None and told.count:
-            means[f"descriptors_moved{suffix}"] = told.descriptors / told.count
-            means[f"bytes_moved{suffix}"] = told.n_bytes / told.count
+        moved = phases[name].transfers if name in phases else None
+        if moved is not None and moved.count:
+            means[f"descriptors_moved{suffix}"] = moved.descriptors / moved.count
+            means[f"bytes_moved{suffix}"] = moved.n_bytes / moved.count
     return means
 
 
