@@ -56,6 +56,7 @@ class CellFolder:
     """What a cell folder says; ``defect`` is why its raw files are not read, or empty."""
 
     planned: DesignCell
+    # As the files have them: cells measured by older versions have other fields.
     identity: dict[str, Any] = field(default_factory=dict)
     outcome: dict[str, Any] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)

@@ -106,6 +106,7 @@ class Quoted:
     arm: str
     baseline: str
     ratios: Mapping[str, Mapping[int, float]]
+    # Shown as the claims' file has them, whatever is in it.
     setup: Mapping[str, Any] = field(default_factory=dict)
     claims: tuple[PublishedClaim, ...] = ()
     guide: Mapping[str, Any] = field(default_factory=dict)
