@@ -166,17 +166,17 @@ def judge(studies: Studies, alpha: float) -> Judged:
 def _intervals(y: Values, means: Values, alpha: float) -> tuple[Values, Values, Flags]:
     """Return half widths and p values of `guarded_t`, and where the spreads are uneven."""
     n, k = y.shape[-1], y.shape[-2]
-    own = y.var(axis=-1, ddof=1)
-    pooled = own.mean(axis=-1, keepdims=True)
+    single = y.var(axis=-1, ddof=1)
+    pooled = single.mean(axis=-1, keepdims=True)
     p_even = bartlett(*np.moveaxis(y, -2, 0), axis=-1).pvalue
     is_uneven = (p_even < UNEVEN_LEVEL)[..., None]
     halves, p_values = [], []
-    for variance, df in ((pooled, k * (n - 1)), (own, n - 1)):
+    for variance, df in ((pooled, k * (n - 1)), (single, n - 1)):
         error = np.sqrt(variance / n) * np.ones_like(means)
         halves.append(float(stdtrit(df, 1 - alpha / 2)) * error)
         p_values.append(2 * stdtr(df, -np.abs(means) / error))
     is_own = is_uneven & (halves[1] > halves[0])
-    half, p = (np.where(is_own, own_, pooled_) for pooled_, own_ in (halves, p_values))
+    half, p = (np.where(is_own, single_, pooled_) for pooled_, single_ in (halves, p_values))
     return half, p, is_uneven
 
 

@@ -148,9 +148,9 @@ def _names(studies: Sequence[SavedStudy]) -> list[str]:
     for folder in folders:
         if folders.count(folder) > 1:
             raise UserError(f"{folder} is named twice; a study is not compared with itself")
-    own = [study.name for study in studies]
+    plain = [study.name for study in studies]
     return [
-        name if own.count(name) == 1 else str(study.folder) for name, study in zip(own, studies)
+        name if plain.count(name) == 1 else str(study.folder) for name, study in zip(plain, studies)
     ]
 
 
@@ -276,10 +276,10 @@ def _lost_roads(
     cells: Mapping[str, pd.DataFrame], arm: str, name: str, reference: str
 ) -> Iterator[str]:
     """Name prompt lengths at which the reference has proven launches and the other has none."""
-    own, base = (cells[study][cells[study]["arm"] == arm] for study in (name, reference))
+    launches, base = (cells[study][cells[study]["arm"] == arm] for study in (name, reference))
     proven = {int(t) for t in base.loc[base["outcome"] == "proven", "prompt_tokens"]}
-    for tokens in sorted(proven & {int(t) for t in own["prompt_tokens"]}):
-        outcomes = own.loc[own["prompt_tokens"] == tokens, "outcome"]
+    for tokens in sorted(proven & {int(t) for t in launches["prompt_tokens"]}):
+        outcomes = launches.loc[launches["prompt_tokens"] == tokens, "outcome"]
         if not (outcomes == "proven").any():
             seen = ", ".join(sorted(set(outcomes.astype(str))))
             yield f"{arm} at {tokens:,} in {name} ({seen})"

@@ -10,7 +10,15 @@ import pandas as pd
 
 from kvroad.analysis.saved_study import SavedStudy
 
-__all__ = ["arm_differs", "in_flight_differs", "other_host", "shared", "shown", "told", "unlike"]
+__all__ = [
+    "arm_differs",
+    "in_flight_differs",
+    "in_words",
+    "other_host",
+    "shared",
+    "shown",
+    "unlike",
+]
 
 # Settings of which a number is a function, so that two values make two different numbers.
 _MUST_AGREE = (
@@ -40,9 +48,9 @@ def _setting_differences(
     first: SavedStudy, other: SavedStudy, paths: Sequence[str]
 ) -> Iterator[str]:
     for path in paths:
-        one, two = (_at(study.settings, path) for study in (first, other))
-        if one != two:
-            yield f"{path} differs ({shown(two)} against {shown(one)})"
+        value, other_value = (_at(study.settings, path) for study in (first, other))
+        if value != other_value:
+            yield f"{path} differs ({shown(other_value)} against {shown(value)})"
 
 
 def _at(settings: Mapping[str, Any], path: str) -> Any:
@@ -64,10 +72,11 @@ def other_host(first: SavedStudy, other: SavedStudy) -> Iterator[str]:
     names = [[h["name"] for h in study.settings.get("hosts") or []] for study in (first, other)]
     if sorted(names[0]) != sorted(names[1]):
         yield f"hosts differ ({_listed(names[1])} against {_listed(names[0])}); {hint}"
-    one, two = first.facts(), other.facts()
+    facts, other_facts = first.facts(), other.facts()
     for fact in _HOST_FACTS:
-        if fact in one and fact in two and not one[fact] & two[fact]:
-            yield f"{fact} differs ({told(two[fact])} against {told(one[fact])}); {hint}"
+        if fact in facts and fact in other_facts and not facts[fact] & other_facts[fact]:
+            words = in_words(other_facts[fact]), in_words(facts[fact])
+            yield f"{fact} differs ({words[0]} against {words[1]}); {hint}"
 
 
 def _listed(names: list[str]) -> str:
@@ -79,12 +88,14 @@ def in_flight_differs(first: SavedStudy, other: SavedStudy) -> str:
     return "; ".join(_setting_differences(first, other, _IN_FLIGHT_MUST_AGREE))
 
 
-def shared(one: pd.DataFrame, two: pd.DataFrame) -> tuple[list[str], list[str], list[str]]:
+def shared(
+    cells: pd.DataFrame, other_cells: pd.DataFrame
+) -> tuple[list[str], list[str], list[str]]:
     """Return the arms of both, and in words what the second has not, and has besides."""
-    arms = [list(dict.fromkeys(frame["arm"])) for frame in (one, two)]
+    arms = [list(dict.fromkeys(frame["arm"])) for frame in (cells, other_cells)]
     shared = [arm for arm in arms[0] if arm in arms[1]]
     words = []
-    for mine, theirs in ((one, two), (two, one)):
+    for mine, theirs in ((cells, other_cells), (other_cells, cells)):
         more = [f"arm {arm}" for arm in dict.fromkeys(mine["arm"]) if arm not in shared]
         for arm in shared:
             lengths = set(_lengths(mine, arm)) - set(_lengths(theirs, arm))
@@ -100,10 +111,10 @@ def _lengths(cells: pd.DataFrame, arm: str) -> list[int]:
 
 
 def arm_differs(
-    arm: str, one: pd.DataFrame, two: pd.DataFrame, first: SavedStudy, other: SavedStudy
+    arm: str, cells: pd.DataFrame, other_cells: pd.DataFrame, first: SavedStudy, other: SavedStudy
 ) -> str:
     """Say why an arm of the two studies is not one arm; empty where it is."""
-    mine, theirs = (frame[frame["arm"] == arm] for frame in (one, two))
+    mine, theirs = (frame[frame["arm"] == arm] for frame in (cells, other_cells))
     variant = str(mine["variant"].iloc[0])
     settings = [(s.settings.get("variants") or {}).get(variant) or {} for s in (first, other)]
     for group in ("engine", "workload"):
@@ -113,7 +124,7 @@ def arm_differs(
     for column, name in (("operation", "operation"), ("statistic", "statistic of a launch")):
         values = [set(frame[column].dropna()) for frame in (mine, theirs) if column in frame]
         if len(values) == 2 and all(values) and not values[0] & values[1]:
-            return f"{name} differs ({told(values[1])} against {told(values[0])})"
+            return f"{name} differs ({in_words(values[1])} against {in_words(values[0])})"
     stamps = [set(_stamps(frame)) for frame in (mine, theirs)]
     if shared := stamps[0] & stamps[1]:
         return f"{len(shared)} of its cells are the very same measurements in both"
@@ -126,6 +137,6 @@ def _stamps(cells: pd.DataFrame) -> Iterator[tuple[str, str]]:
         yield from zip(proven["cell"], proven["measured_at"].astype(str))
 
 
-def told(values: set[str]) -> str:
+def in_words(values: set[str]) -> str:
     """Return values in words, ``none`` where there are none."""
     return " or ".join(sorted(map(str, values))) or "none"

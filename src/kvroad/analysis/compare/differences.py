@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from kvroad.analysis.compare.comparable import shown, told
+from kvroad.analysis.compare.comparable import in_words, shown
 from kvroad.analysis.saved_study import SavedStudy
 
 __all__ = ["Difference", "differences"]
@@ -33,8 +33,8 @@ def differences(
     name: str,
     first: SavedStudy,
     other: SavedStudy,
-    one: pd.DataFrame,
-    two: pd.DataFrame,
+    cells: pd.DataFrame,
+    other_cells: pd.DataFrame,
 ) -> Iterator[Difference]:
     """Yield settings, versions, variables and host facts that are not the same."""
     settings = [_flat(study.settings) for study in (first, other)]
@@ -44,12 +44,13 @@ def differences(
             yield Difference(name, path, mine, theirs)
     for column in ("nixl_version", "ucx_version", "gpus"):
         mine_set, their_set = (
-            set(f[column].dropna().astype(str)) if column in f else set[str]() for f in (one, two)
+            set(f[column].dropna().astype(str)) if column in f else set[str]()
+            for f in (cells, other_cells)
         )
         if mine_set != their_set:
-            yield Difference(name, column, told(mine_set), told(their_set))
-    for arm in [a for a in one["arm"].unique() if (two["arm"] == a).any()]:
-        yield from _environment_differences(name, arm, one, two)
+            yield Difference(name, column, in_words(mine_set), in_words(their_set))
+    for arm in [a for a in cells["arm"].unique() if (other_cells["arm"] == a).any()]:
+        yield from _environment_differences(name, arm, cells, other_cells)
     facts = [study.facts() for study in (first, other)]
     if not facts[0] or not facts[1]:
         lacking = first.folder if not facts[0] else other.folder
@@ -58,7 +59,7 @@ def differences(
     for fact in sorted(facts[0].keys() | facts[1].keys()):
         mine_set, their_set = (f.get(fact, set()) for f in facts)
         if mine_set != their_set:
-            yield Difference(name, fact, told(mine_set), told(their_set))
+            yield Difference(name, fact, in_words(mine_set), in_words(their_set))
 
 
 def _is_of_both(path: str, first: SavedStudy, other: SavedStudy) -> bool:
@@ -71,13 +72,13 @@ def _is_of_both(path: str, first: SavedStudy, other: SavedStudy) -> bool:
 
 
 def _environment_differences(
-    name: str, arm: str, one: pd.DataFrame, two: pd.DataFrame
+    name: str, arm: str, cells: pd.DataFrame, other_cells: pd.DataFrame
 ) -> Iterator[Difference]:
-    seen = [_environments(frame[frame["arm"] == arm]) for frame in (one, two)]
+    seen = [_environments(frame[frame["arm"] == arm]) for frame in (cells, other_cells)]
     for variable in sorted(seen[0].keys() | seen[1].keys()):
         mine, theirs = (s.get(variable, {"not set"}) for s in seen)
         if mine != theirs:
-            yield Difference(name, f"{arm}: {variable}", told(mine), told(theirs))
+            yield Difference(name, f"{arm}: {variable}", in_words(mine), in_words(theirs))
 
 
 def _environments(cells: pd.DataFrame) -> dict[str, set[str]]:

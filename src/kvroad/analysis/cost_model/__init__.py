@@ -10,17 +10,13 @@ import pandas as pd
 from kvroad.analysis.cost_model.break_even import break_even_frame
 from kvroad.analysis.cost_model.fit import Fit, Launches, fit_cost
 from kvroad.analysis.cost_model.predict import Prediction, whatif
+from kvroad.analysis.cost_model.series import FITS, MEASURES, Series, as_moved, series_of
 from kvroad.analysis.cost_model.tables import (
-    FITS,
-    MEASURES,
     PointRow,
-    Series,
-    as_moved,
     curves_frame,
     held_out_frame,
     models_frame,
     points_frame,
-    series_of,
 )
 from kvroad.analysis.tables import DesignFile, read_design, write_table
 
@@ -64,13 +60,13 @@ class CostTables:
 
 def cost_tables(cells: pd.DataFrame, design: DesignFile) -> CostTables:
     """Fit every series of a study and return its tables."""
-    series = [one for measure in MEASURES for one in series_of(cells, design, measure)]
+    all_series = [s for measure in MEASURES for s in series_of(cells, design, measure)]
     return CostTables(
-        models=models_frame(series, design.alpha),
-        points=points_frame(series, design.alpha),
-        break_even=break_even_frame(series, design.alpha),
-        held_out=held_out_frame(series, design.alpha),
-        curves=curves_frame(series),
+        models=models_frame(all_series, design.alpha),
+        points=points_frame(all_series, design.alpha),
+        break_even=break_even_frame(all_series, design.alpha),
+        held_out=held_out_frame(all_series, design.alpha),
+        curves=curves_frame(all_series),
     )
 
 

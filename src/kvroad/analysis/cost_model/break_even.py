@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from kvroad.analysis.cost_model.fit import Fit, Values, terms
-from kvroad.analysis.cost_model.tables import Series
+from kvroad.analysis.cost_model.series import Series
 
 __all__ = ["break_even_frame", "fieller"]
 
@@ -33,44 +33,44 @@ class BreakEvenRow(TypedDict):
 _PER_DESCRIPTOR = np.array([0.0, 1.0, 0.0])
 
 
-def break_even_frame(series: list[Series], alpha: float) -> pd.DataFrame:
+def break_even_frame(all_series: list[Series], alpha: float) -> pd.DataFrame:
     """Return a row per pair of series and size of pull.
 
     At constant bytes B a pull in pieces of s takes c + a · B / s with c = t0 + B / b, so two
     of them are equal at D = B / s = (c2 - c1) / (a1 - a2) descriptors. Its interval is
     Fieller's for a ratio of two normal estimates, which may have no upper end.
     """
-    pulls = [one for one in series if one.measure == "pull_ms" and one.is_fitting]
+    pulls = [series for series in all_series if series.measure == "pull_ms" and series.is_fitting]
     rows = []
-    for one, other in combinations(pulls, 2):
-        shared = np.intersect1d(one.launches.n_bytes, other.launches.n_bytes)
-        rows += [_row(one, other, float(n_bytes), alpha) for n_bytes in shared]
+    for series, other in combinations(pulls, 2):
+        shared = np.intersect1d(series.launches.n_bytes, other.launches.n_bytes)
+        rows += [_row(series, other, float(n_bytes), alpha) for n_bytes in shared]
     return pd.DataFrame(rows, columns=list(BreakEvenRow.__annotations__))
 
 
-def _row(one: Series, other: Series, n_bytes: float, alpha: float) -> BreakEvenRow:
+def _row(series: Series, other: Series, n_bytes: float, alpha: float) -> BreakEvenRow:
     row: BreakEvenRow = {
-        "series": one.name,
+        "series": series.name,
         "other": other.name,
         "pull_bytes": int(n_bytes),
         "is_extrapolated": False,
         "note": "",
     }
     whole = terms(0.0, n_bytes)
-    if not all(s.fit.is_told(x) for s in (one, other) for x in (whole, _PER_DESCRIPTOR)):
+    if not all(s.fit.is_told(x) for s in (series, other) for x in (whole, _PER_DESCRIPTOR)):
         return row | {"note": "what a descriptor costs cannot be told from what a byte costs"}
-    sizes = [np.unique(s.sizes[s.launches.n_bytes == n_bytes]) for s in (one, other)]
+    sizes = [np.unique(s.sizes[s.launches.n_bytes == n_bytes]) for s in (series, other)]
     low = max(s.min() for s in sizes)
     high = min(s.max() for s in sizes)
-    gap = float(whole @ (other.fit.values - one.fit.values))
-    slope = float(_PER_DESCRIPTOR @ (one.fit.values - other.fit.values))
+    gap = float(whole @ (other.fit.values - series.fit.values))
+    slope = float(_PER_DESCRIPTOR @ (series.fit.values - other.fit.values))
     if slope == 0 or gap / slope <= 0:
-        first = one if gap > 0 or (gap == 0 and slope < 0) else other
+        first = series if gap > 0 or (gap == 0 and slope < 0) else other
         return row | {"note": f"none: {first.name} is faster at every size"}
     size = n_bytes * slope / gap
     # Small pieces are many descriptors: there the series with the cheaper descriptor wins.
-    below, above = (other, one) if slope > 0 else (one, other)
-    few, many = _descriptors(one.fit, other.fit, whole, alpha)
+    below, above = (other, series) if slope > 0 else (series, other)
+    few, many = _descriptors(series.fit, other.fit, whole, alpha)
     return row | {
         "break_even_bytes": size,
         "break_even_low_bytes": min(n_bytes / many, size) if many > 0 else math.nan,
@@ -82,13 +82,13 @@ def _row(one: Series, other: Series, n_bytes: float, alpha: float) -> BreakEvenR
     }
 
 
-def _descriptors(one: Fit, other: Fit, whole: Values, alpha: float) -> tuple[float, float]:
+def _descriptors(series: Fit, other: Fit, whole: Values, alpha: float) -> tuple[float, float]:
     """Return the interval of the number of descriptors at which two series are equal."""
-    both = one.covariance + other.covariance
-    t = max(fit.t(x, alpha) for fit in (one, other) for x in (whole, _PER_DESCRIPTOR))
+    both = series.covariance + other.covariance
+    t = max(fit.t(x, alpha) for fit in (series, other) for x in (whole, _PER_DESCRIPTOR))
     return fieller(
-        float(whole @ (other.free - one.free)),
-        float(_PER_DESCRIPTOR @ (one.free - other.free)),
+        float(whole @ (other.free - series.free)),
+        float(_PER_DESCRIPTOR @ (series.free - other.free)),
         float(whole @ both @ whole),
         float(_PER_DESCRIPTOR @ both @ _PER_DESCRIPTOR),
         -float(whole @ both @ _PER_DESCRIPTOR),

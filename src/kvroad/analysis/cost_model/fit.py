@@ -117,8 +117,8 @@ class Fit:
 
         t · sqrt(variance of the prediction + (the model's error at a point)²).
         """
-        own = math.sqrt(max(float(x @ self.covariance @ x), 0.0)) / float(x @ self.values)
-        return self.t(x, alpha) * math.hypot(own, self.rms_error)
+        of_fit = math.sqrt(max(float(x @ self.covariance @ x), 0.0)) / float(x @ self.values)
+        return self.t(x, alpha) * math.hypot(of_fit, self.rms_error)
 
     def is_told(self, x: Values) -> bool:
         """Return whether the data determine this sum of parameters."""

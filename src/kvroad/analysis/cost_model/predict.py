@@ -123,8 +123,8 @@ def _predict(row: pd.Series[Any], layout: KvLayout) -> tuple[float, float]:
     x = terms(layout.n_descriptors, layout.n_bytes)
     per_byte = 1e-3 / row["gb_per_s"] if row["gb_per_s"] > 0 else 0.0
     pull_us = float(x @ np.array([row["t0_us"], row["per_descriptor_us"], per_byte]))
-    own = math.sqrt(max(float(x @ _covariance(row) @ x), 0.0)) / pull_us
-    return pull_us / 1000, row["t"] * math.hypot(own, row["rms_error"])
+    of_fit = math.sqrt(max(float(x @ _covariance(row) @ x), 0.0)) / pull_us
+    return pull_us / 1000, row["t"] * math.hypot(of_fit, row["rms_error"])
 
 
 def _row(
@@ -135,11 +135,11 @@ def _row(
     if series is not None:
         found = found[found["series"] == series]
     if len(found) != 1:
-        asked = series or f"{road} {operation}"
+        wanted = series or f"{road} {operation}"
         what = "several series" if len(found) else "no series"
         listed = found["series"].tolist() or known
         raise UserError(
-            f"study {study} has {what} of {asked!r}{nearest(asked, known)} "
+            f"study {study} has {what} of {wanted!r}{nearest(wanted, known)} "
             f"(name one of: {', '.join(listed) or 'none'})"
         )
     row = found.iloc[0]

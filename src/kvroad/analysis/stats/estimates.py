@@ -59,13 +59,13 @@ def guarded_t(groups: Mapping[int, Values], alpha: float) -> dict[int, Estimate]
     pooled = pooled_t(groups, alpha)
     if not is_uneven(groups):
         return pooled
-    own = {key: pooled_t({key: y}, alpha).get(key) for key, y in groups.items()}
-    return {key: _wider(estimate, own[key]) for key, estimate in pooled.items()}
+    single = {key: pooled_t({key: y}, alpha).get(key) for key, y in groups.items()}
+    return {key: _wider(estimate, single[key]) for key, estimate in pooled.items()}
 
 
-def _wider(pooled: Estimate, own: Estimate | None) -> Estimate:
-    is_wider = own is not None and own.high - own.low > pooled.high - pooled.low
-    return own if own is not None and is_wider else pooled
+def _wider(pooled: Estimate, single: Estimate | None) -> Estimate:
+    is_wider = single is not None and single.high - single.low > pooled.high - pooled.low
+    return single if single is not None and is_wider else pooled
 
 
 def is_uneven(groups: Mapping[int, Values]) -> bool:

@@ -74,8 +74,8 @@ def _per_host(
     for (_, side), order, value in zip(sides, orders, values, strict=True):
         hosts = hosts_of(side)
         for host in dict.fromkeys(hosts):
-            own = [name == host for name in hosts]
-            groups.append((order[own], value[own]))
+            is_here = [name == host for name in hosts]
+            groups.append((order[is_here], value[is_here]))
     return groups
 
 
@@ -104,9 +104,9 @@ def _outliers(
     floor = FLOOR_SHARE * (1.0 if is_log else float(np.mean(pulls)) if pulls else 0.0)
     limit = outlier_limit(tuple(len(g) for g in groups), alpha)
     found: dict[int, tuple[str, ...]] = dict.fromkeys(samples, ())
-    for (tokens, own), z in zip(owners, robust_z(groups, floor), strict=True):
+    for (tokens, places), z in zip(owners, robust_z(groups, floor), strict=True):
         for i in np.flatnonzero(np.abs(z) > limit):
-            away = {k: abs(values[k][i] - np.median(values[k])) for k in own}
+            away = {k: abs(values[k][i] - np.median(values[k])) for k in places}
             side = max(away, key=lambda k: away[k])
             frame = samples[tokens].arm if side % 2 == 0 else samples[tokens].baseline
             block = frame.index[int(i)]

@@ -26,10 +26,10 @@ def robust_z(groups: Sequence[Values], floor: float) -> list[Values]:
     than ``floor``; groups of fewer than three values are left at zero.
     """
     distances = [y - np.median(y) if len(y) >= _LEAST else np.zeros(len(y)) for y in groups]
-    told = [d for d in distances if len(d) >= _LEAST]
-    if not told:
+    known = [d for d in distances if len(d) >= _LEAST]
+    if not known:
         return distances
-    scale = max(NORMAL * float(np.median(np.abs(np.concatenate(told)))), floor)
+    scale = max(NORMAL * float(np.median(np.abs(np.concatenate(known)))), floor)
     return [d / scale if scale > 0 else d for d in distances]
 
 

@@ -95,8 +95,8 @@ def _on_common_hosts(
     if not alone or not len(left) or not len(right):
         return left, right, []
     note = f"left out, since arms are compared within a host: {', '.join(sorted(alone))}"
-    own = [[host not in alone for host in hosts] for hosts in (mine, theirs)]
-    return left[own[0]], right[own[1]], [note]
+    kept = [[host not in alone for host in hosts] for hosts in (mine, theirs)]
+    return left[kept[0]], right[kept[1]], [note]
 
 
 def _listed(reasons: npt.NDArray[np.str_]) -> str:
@@ -105,10 +105,10 @@ def _listed(reasons: npt.NDArray[np.str_]) -> str:
 
 def _missing(at_prompt: pd.DataFrame, names: tuple[str, str]) -> Iterable[str]:
     for name in names:
-        own = at_prompt[at_prompt["arm"] == name]
-        proven = int((own["outcome"] == "proven").sum())
-        if proven < len(own):
-            yield f"{name}: {proven} of {len(own)} launches proven"
+        launches = at_prompt[at_prompt["arm"] == name]
+        proven = int((launches["outcome"] == "proven").sum())
+        if proven < len(launches):
+            yield f"{name}: {proven} of {len(launches)} launches proven"
 
 
 def _dropped(sides: tuple[pd.DataFrame, pd.DataFrame], names: tuple[str, str]) -> Iterable[str]:
@@ -146,9 +146,9 @@ def _differences(
             yield f"{column.replace('_', ' ')} {_values(a)} against {_values(b)}"
     mine, theirs = (_environments(side["environment"]) for side in (left, right))
     for name in sorted(mine.keys() | theirs.keys()) if mine and theirs else ():
-        one, other = mine.get(name, {"unset"}), theirs.get(name, {"unset"})
-        if not one & other and f"env.{name}" not in declared:
-            yield f"{name} {_values(one)} against {_values(other)}"
+        value, base = mine.get(name, {"unset"}), theirs.get(name, {"unset"})
+        if not value & base and f"env.{name}" not in declared:
+            yield f"{name} {_values(value)} against {_values(base)}"
 
 
 def _values(values: set[object]) -> str:

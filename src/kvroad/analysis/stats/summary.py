@@ -38,7 +38,7 @@ def launch_summary(cells: pd.DataFrame, alpha: float = 0.05) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns)
 
 
-def _summary(group: pd.DataFrame, metric: Metric, step: float, alpha: float) -> dict[str, Any]:
+def _summary(group: pd.DataFrame, metric: Metric, step: float, alpha: float) -> dict[str, float]:
     values = group[metric.name].dropna().to_numpy(dtype=float)
     if not len(values):
         return {"n_launches": 0, "value": math.nan, "low": math.nan, "high": math.nan}

@@ -56,6 +56,7 @@ class CellFolder:
     """What a cell folder says; ``defect`` is why its raw files are not read, or empty."""
 
     planned: DesignCell
+    # As the files have them: cells measured by older versions have other fields.
     identity: dict[str, Any] = field(default_factory=dict)
     outcome: dict[str, Any] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
@@ -124,8 +125,8 @@ def parse_pulls(folders: Iterable[CellFolder]) -> pd.DataFrame:
     table = _parse_lines(kept) if kept else _SCHEMA.empty_table()
     frame: pd.DataFrame = table.to_pandas(types_mapper=_NULLABLE.get)
     frame["folder"] = [f.planned.cell for f in kept for _ in f.pulls]
-    own = frame["cell"] == frame["folder"]
-    return frame[own].drop(columns="folder").reset_index(drop=True)
+    is_of_cell = frame["cell"] == frame["folder"]
+    return frame[is_of_cell].drop(columns="folder").reset_index(drop=True)
 
 
 def _parse_lines(folders: list[CellFolder]) -> pa.Table:
@@ -137,8 +138,8 @@ def _parse_lines(folders: list[CellFolder]) -> pa.Table:
         for folder in folders:
             try:
                 _parse_json(folder.pulls)
-            except pa.ArrowInvalid as own:
-                raise UserError(f"pulls of cell {folder.planned.cell}: {own}") from own
+            except pa.ArrowInvalid as fault:
+                raise UserError(f"pulls of cell {folder.planned.cell}: {fault}") from fault
         raise UserError(f"pulls: {error}") from error
 
 
@@ -221,9 +222,9 @@ def _facts(files: dict[str, list[bytes]]) -> dict[str, Any]:
 
     The boot of a launch on two hosts is the boots of both.
     """
-    told = {name: json.loads(b"".join(files[name])) for name in _FACTS if name in files}
-    facts: dict[str, Any] = told.pop("facts.json", {})
-    for name, other in told.items():
+    sides = {name: json.loads(b"".join(files[name])) for name in _FACTS if name in files}
+    facts: dict[str, Any] = sides.pop("facts.json", {})
+    for name, other in sides.items():
         facts["boot_id"] = f"{facts.get('boot_id')} {other.get('boot_id')}"
         facts[name.removesuffix(".facts.json")] = other
     return facts

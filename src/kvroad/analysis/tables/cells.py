@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import pandas as pd
@@ -97,6 +97,13 @@ _WITNESS_COLUMNS = [
     "where",
 ]
 _VARYING = frozenset({"load_1_min", "memory_available_bytes"})
+
+
+class FactValue(TypedDict):
+    """A value of a fact, and in how many cells it was seen."""
+
+    value: str
+    cells: int
 
 
 def read_cells(cells: Iterable[DesignCell], results_dir: Path) -> list[CellFolder]:
@@ -212,7 +219,7 @@ def cells_table(
     return frame.join(launch_values(pulls), on="cell")
 
 
-def _plan_row(folder: CellFolder) -> dict[str, Any]:
+def _plan_row(folder: CellFolder) -> dict[str, str | int]:
     return {name: getattr(folder.planned, name) for name in _PLANNED_COLUMNS}
 
 
@@ -220,7 +227,7 @@ def _session(folder: CellFolder) -> str:
     return str(folder.identity.get("session", "main"))
 
 
-def _environment(folder: CellFolder) -> dict[str, Any]:
+def _environment(folder: CellFolder) -> dict[str, str]:
     """Return the UCX and NIXL variables that the cell's processes were to have."""
     given = (folder.identity.get("identity") or {}).get("environment") or {}
     return {k: v for k, v in given.items() if k.startswith(("UCX_", "NIXL_"))}
@@ -305,7 +312,7 @@ def witnesses_table(folders: Sequence[CellFolder]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=_WITNESS_COLUMNS)
 
 
-def provenance(folders: Sequence[CellFolder]) -> dict[str, list[dict[str, Any]]]:
+def provenance(folders: Sequence[CellFolder]) -> dict[str, list[FactValue]]:
     """Return each fact of hosts and software with its distinct values and their cell counts.
 
     Facts that differ from moment to moment (load, free memory) are left to the raw files.

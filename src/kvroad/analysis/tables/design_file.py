@@ -106,6 +106,7 @@ class Quoted:
     arm: str
     baseline: str
     ratios: Mapping[str, Mapping[int, float]]
+    # Shown as the claims' file has them, whatever is in it.
     setup: Mapping[str, Any] = field(default_factory=dict)
     claims: tuple[PublishedClaim, ...] = ()
     guide: Mapping[str, Any] = field(default_factory=dict)
@@ -146,8 +147,8 @@ class DesignFile:
     @property
     def shown_arms(self) -> list[str]:
         """Arms as they were asked for: the baseline, then those of the contrasts, then others."""
-        asked = dict.fromkeys([self.baseline, *(arm for arm, _ in self.contrasts), *self.arms])
-        return list(asked)
+        named = dict.fromkeys([self.baseline, *(arm for arm, _ in self.contrasts), *self.arms])
+        return list(named)
 
     @property
     def prompt_tokens(self) -> list[int]:

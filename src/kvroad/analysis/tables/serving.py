@@ -56,10 +56,10 @@ def served_cells(folders: Sequence[CellFolder], aggregated: str) -> pd.DataFrame
     return frame
 
 
-def _row(folder: CellFolder, aggregated: str) -> dict[str, Any]:
+def _row(folder: CellFolder, aggregated: str) -> dict[str, float | str | None]:
     phases = {phase.phase: phase for phase in folder.served}
     measured = [phase for name, phase in phases.items() if name != WARMUP]
-    row: dict[str, Any] = {
+    row: dict[str, float | str | None] = {
         "cell": folder.planned.cell,
         "n_pulls": _transfers(measured),
         "n_warmup": _transfers([p for p in phases.values() if p.phase == WARMUP]),
@@ -90,10 +90,10 @@ def _moved(phases: Mapping[str, ServedPhase]) -> dict[str, float]:
     """Return mean descriptors and bytes of a transfer, by phase: in flight the pool is another."""
     means: dict[str, float] = {}
     for name, suffix in _SUFFIX.items():
-        told = phases[name].transfers if name in phases else None
-        if told is not None and told.count:
-            means[f"descriptors_moved{suffix}"] = told.descriptors / told.count
-            means[f"bytes_moved{suffix}"] = told.n_bytes / told.count
+        moved = phases[name].transfers if name in phases else None
+        if moved is not None and moved.count:
+            means[f"descriptors_moved{suffix}"] = moved.descriptors / moved.count
+            means[f"bytes_moved{suffix}"] = moved.n_bytes / moved.count
     return means
 
 
@@ -114,23 +114,22 @@ def _extra(
     folders: Sequence[CellFolder], cells: pd.DataFrame, name: str, aggregated: str
 ) -> pd.Series[float]:
     """Return what each cell has of a metric over the cell of the engine that serves alone."""
-    rows: dict[str, dict[str, Any]] = cells.to_dict("index")  # type: ignore[assignment]
+    values, prompts = cells[name], cells["prompts"]
     alone = {
-        _place(folder): rows[folder.planned.cell]
+        _place(folder): folder.planned.cell
         for folder in folders
         if folder.planned.transport == aggregated
     }
     extra: dict[str, float] = {}
     for folder in folders:
-        own, other = rows[folder.planned.cell], alone.get(_place(folder))
-        if other is not None and not _had_other_prompts(own, other):
-            extra[folder.planned.cell] = own[name] - other[name]
+        cell, other = folder.planned.cell, alone.get(_place(folder))
+        if other is not None and not _had_other_prompts(prompts[cell], prompts[other]):
+            extra[cell] = values[cell] - values[other]
     return pd.Series(extra, dtype="float64")
 
 
-def _had_other_prompts(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    hashes = one["prompts"], other["prompts"]
-    return all(pd.notna(text) for text in hashes) and hashes[0] != hashes[1]
+def _had_other_prompts(prompts: str | None, others: str | None) -> bool:
+    return bool(pd.notna(prompts) and pd.notna(others) and prompts != others)
 
 
 def _place(folder: CellFolder) -> tuple[Any, ...]:

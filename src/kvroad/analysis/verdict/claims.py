@@ -120,8 +120,8 @@ def _shares(
     points: pd.DataFrame, cells: pd.DataFrame, design: DesignFile, arm: str
 ) -> list[ShareRow]:
     """Return the operations' share of an arm's pulls, a row per prompt length."""
-    own = cells[(cells["arm"] == arm) & (cells["outcome"] == "proven")]
-    sizes = as_moved(own).drop_duplicates("prompt_tokens")[
+    proven = cells[(cells["arm"] == arm) & (cells["outcome"] == "proven")]
+    sizes = as_moved(proven).drop_duplicates("prompt_tokens")[
         ["prompt_tokens", "descriptors", "pull_bytes"]
     ]
     pulls = points[
@@ -194,12 +194,12 @@ def _judge_ratio(claim: PublishedClaim, rows: list[VerdictRow], design: DesignFi
 
 
 def _judge_share(limit: float, shares: list[ShareRow]) -> _Judgement:
-    told = [s for s in shares if not math.isnan(s["operations_share"])]
-    if not told:
+    known = [s for s in shares if not math.isnan(s["operations_share"])]
+    if not known:
         return _Judgement(UNTESTABLE, "the cost model tells no share of operations in this study")
-    if all(s["operations_share_low"] > limit for s in told):
+    if all(s["operations_share_low"] > limit for s in known):
         return _Judgement(HOLDS, f"operations take more than {percent(limit)} of every pull")
-    below = [s for s in told if s["operations_share_high"] < limit]
+    below = [s for s in known if s["operations_share_high"] < limit]
     if below:
         return _Judgement(FAILS, f"operations take less than {percent(limit)} {_at(below)}")
     return _Judgement(OPEN, f"the interval of the share holds {percent(limit)}")

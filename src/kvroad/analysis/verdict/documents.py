@@ -82,12 +82,12 @@ def _block(rows: pd.DataFrame, cells: pd.DataFrame, metric: Metric, design: Desi
         return Block(metric, tuple(design.prompt_tokens), _difference_lines(rows, cells, design))
     lines = [] if design.contrasts else _lone_lines(cells, metric, design)
     for baseline in dict.fromkeys(base for _, base in design.contrasts):
-        own = rows[rows["baseline"] == baseline]
-        if own.empty and len(rows):
+        contrasts = rows[rows["baseline"] == baseline]
+        if contrasts.empty and len(rows):
             continue
-        lines.append(_baseline_line(own, baseline, metric, design.prompt_tokens))
+        lines.append(_baseline_line(contrasts, baseline, metric, design.prompt_tokens))
         is_main = baseline == design.baseline
-        for arm, group in own.groupby("arm", sort=False):
+        for arm, group in contrasts.groupby("arm", sort=False):
             label = str(arm) if is_main else f"{arm} (against {baseline})"
             entries = {r["prompt_tokens"]: contrast_entry(r) for r in rows_of(group, VerdictRow)}
             shown = (entries.get(t, Entry("not planned")) for t in design.prompt_tokens)
@@ -103,12 +103,12 @@ def _difference_lines(
     The value is that of the arm's contrast with the engine that serves alone, where the
     study has it: there it has a word.
     """
-    own = extra_ttft(launch_summary(cells, design.alpha), design)
+    extras = extra_ttft(launch_summary(cells, design.alpha), design)
     alone, judged = alone_arms(design), _by_place(rows)
     lines = []
     for arm in (name for name in design.shown_arms if name not in alone):
         against = alone_of(arm, design)
-        entries = {row["prompt_tokens"]: _extra_entry(row) for row in own if row["arm"] == arm}
+        entries = {row["prompt_tokens"]: _extra_entry(row) for row in extras if row["arm"] == arm}
         for tokens in design.prompt_tokens:
             row = judged.get((arm, against, tokens))
             if row is not None:
@@ -187,17 +187,17 @@ def answers(verdict: pd.DataFrame, cells: pd.DataFrame, design: DesignFile) -> l
     pulls, alone = verdict[verdict["metric"] == "pull_ms"], alone_arms(design)
     arms = [arm for arm in design.shown_arms if arm not in alone]
     if design.contrasts:
-        told = [
+        sentences = [
             _answer(rows, cells, design.alpha)
             for arm, base in design.contrasts
             if not {arm, base} & set(alone)
             for rows in [pulls[(pulls["arm"] == arm) & (pulls["baseline"] == base)]]
         ]
     else:
-        told = [_lone_answer(cells, arm, design) for arm in arms]
+        sentences = [_lone_answer(cells, arm, design) for arm in arms]
     extra = extra_ttft(launch_summary(cells, design.alpha), design)
-    told += [extra_answer(arm, extra, cells, design) for arm in arms if alone_of(arm, design)]
-    return told or ["No number: nothing is transferred by any arm."]
+    sentences += [extra_answer(arm, extra, cells, design) for arm in arms if alone_of(arm, design)]
+    return sentences or ["No number: nothing is transferred by any arm."]
 
 
 def _lone_answer(cells: pd.DataFrame, arm: str, design: DesignFile) -> str:

@@ -102,10 +102,10 @@ def order_note(cells: pd.DataFrame, design: DesignFile) -> str:
 def _moved(ran: pd.DataFrame, design: DesignFile) -> list[str]:
     """Return the cells that did not run in their planned place on their host."""
     moved = []
-    for _, own in ran.groupby("host", dropna=False, sort=False):
-        has_run = set(own["cell"])
+    for _, of_host in ran.groupby("host", dropna=False, sort=False):
+        has_run = set(of_host["cell"])
         planned = [c.cell for c in design.cells if c.cell in has_run]
-        moved += [a for a, b in zip(own["cell"], planned, strict=True) if a != b]
+        moved += [a for a, b in zip(of_host["cell"], planned, strict=True) if a != b]
     return moved
 
 

@@ -156,11 +156,11 @@ def _no_data(row: VerdictRow, cells: pd.DataFrame) -> str:
 
 def because(arm: str, cells: pd.DataFrame, prompt_tokens: int | None = None) -> str:
     """Return why an arm has no number, its cells at ``prompt_tokens`` before its others."""
-    own = cells[(cells["arm"] == arm) & cells["outcome"].isin(["refused", "failed"])]
-    if own.empty:
+    unproven = cells[(cells["arm"] == arm) & cells["outcome"].isin(["refused", "failed"])]
+    if unproven.empty:
         return f"{arm} has no cell measured."
     # An arm that can only repeat its refusal is ended, so its reason may stand elsewhere.
-    first = own.sort_values("prompt_tokens", key=lambda t: t != prompt_tokens, kind="stable").iloc[
-        0
-    ]
+    first = unproven.sort_values(
+        "prompt_tokens", key=lambda t: t != prompt_tokens, kind="stable"
+    ).iloc[0]
     return f"{arm} was {first['outcome']}: {str(first['reason']).rstrip('.')}."

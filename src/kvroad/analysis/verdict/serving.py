@@ -83,8 +83,8 @@ def extra_answer(arm: str, rows: list[ExtraRow], cells: pd.DataFrame, design: De
     ``rows`` are those of `extra_ttft`.
     """
     against = alone_of(arm, design)
-    own = [row for row in rows if row["arm"] == arm]
-    if not own:
+    of_arm = [row for row in rows if row["arm"] == arm]
+    if not of_arm:
         missing = [name for name in (arm, against) if name and not _is_proven(name, cells)]
         why = " ".join(because(name, cells) for name in missing)
         return (
@@ -94,7 +94,7 @@ def extra_answer(arm: str, rows: list[ExtraRow], cells: pd.DataFrame, design: De
     parts = [
         f"{value_text(row['value_ms'], 'ms')} at {tokens_text(row['prompt_tokens'])} tokens "
         f"({limits(row['low_ms'], row['high_ms'], 'ms')})"
-        for row in own
+        for row in of_arm
     ]
     return (
         f"Pulling the cache over {arm} adds to the time to first token, against one engine that "
@@ -110,9 +110,9 @@ def cache_note(cells: pd.DataFrame) -> str:
     """Say whether decode's cache was held against prefill's; empty where nothing is served."""
     if "cache_check" not in cells:
         return ""
-    told = cells["cache_check"].dropna()
-    counts = {word: int((told == word).sum()) for word in CACHE_CHECKS}
-    if counts[NOT_CHECKED] == len(told):
+    checks = cells["cache_check"].dropna()
+    counts = {word: int((checks == word).sum()) for word in CACHE_CHECKS}
+    if counts[NOT_CHECKED] == len(checks):
         return (
             "Cache correctness: not checked. Whether the blocks that decode pulled equal those of"
             " prefill was not compared; equal or unequal answers would not tell."
@@ -120,7 +120,7 @@ def cache_note(cells: pd.DataFrame) -> str:
     listed = ", ".join(f"{word} in {n}" for word, n in counts.items() if n)
     return (
         "Cache correctness: the blocks that decode pulled for one probe per launch were compared"
-        f" with those of prefill; {listed} of {len(told)} cells."
+        f" with those of prefill; {listed} of {len(checks)} cells."
     )
 
 
