@@ -36,7 +36,7 @@ def judge_again(
             continue
         # As it would be read back: an outcome and its witnesses as plain objects.
         judged = json.loads(json.dumps(judge_raw(raw, tolerances, cell), default=vars))
-        after = {**judged, **{k: before[k] for k in _KEPT}}
+        after = {**judged, **{k: v for k, v in before.items() if k in _KEPT}}
         if after != before:
             write_json(cell_dir(results_dir, cell) / "outcome.json", after)
         if after["outcome"] != before["outcome"]:
