@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from kvroad.engines import claim_of, largest_launch, layout_of, loads_of, pool_bytes
-from kvroad.engines.replay import Config
+from kvroad.engines.replay import ReplayConfig
 from kvroad.errors import UserError
 from kvroad.evidence.host_facts import HostSurvey
 from kvroad.plan import Command, File, Phase, Plan, PlannedCell, Process
@@ -59,7 +59,7 @@ def replay_plan(study: Study, launch: Launch, cells: list[Cell], owner: str) -> 
     )
 
 
-def _config(study: Study, launch: Launch, layouts: dict[str, KvLayout]) -> Config:
+def _config(study: Study, launch: Launch, layouts: dict[str, KvLayout]) -> ReplayConfig:
     engine, first = launch.arm.engine, next(iter(layouts.values()))
     most_blocks = max(layout.n_blocks for layout in layouts.values())
     prefill_gpus, decode_gpus = _gpus(study, launch)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from kvroad.engines import claim_of, layout_of, loads_of
-from kvroad.engines.driver import Config, PhaseRequest
+from kvroad.engines.driver import DriverConfig, LoadRequest
 from kvroad.errors import UserError
 from kvroad.plan import (
     Claim,
@@ -246,7 +246,7 @@ def _driver(site: Site, metrics: Callable[[str], str]) -> Process:
     )
 
 
-def _config(site: Site) -> Config:
+def _config(site: Site) -> DriverConfig:
     options = site.options
     return {
         "model": site.name,
@@ -314,7 +314,7 @@ def _planned_cell(site: Site, cell: Cell, layout: KvLayout) -> PlannedCell:
         # The driver sends the requests of the warm-up itself, whatever the tool.
         is_own = load.phase == "warmup"
         output_tokens = site.options.output_tokens
-        request: PhaseRequest = {
+        request: LoadRequest = {
             "cell": cell.id,
             "phase": load.phase,
             "is_own": is_own,

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import TypedDict
 
-__all__ = ["Config", "PhaseRequest"]
+__all__ = ["DriverConfig", "LoadRequest"]
 
 
-class Config(TypedDict):
+class DriverConfig(TypedDict):
     """What ``driver.json`` tells of a launch.
 
     ``tool`` generates the load; ``engine_ranks`` processes of decode each count a transfer for
@@ -27,7 +27,7 @@ class Config(TypedDict):
     start_timeout_s: float
 
 
-class PhaseRequest(TypedDict):
+class LoadRequest(TypedDict):
     """One phase as the agent asks for it.
 
     ``is_own``: the driver sends the requests itself, so that their bytes can be told;

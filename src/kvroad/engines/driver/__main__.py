@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from . import Config, PhaseRequest, proxy
+from . import DriverConfig, LoadRequest, proxy
 from .cache import check_cache
 from .client import Failed, ask, get, random_prompt, send_all
 from .load import Load, LoadFacts, Tool, hash_of, run_tool
@@ -26,7 +26,7 @@ _LINE_SLACK_S = 1.5
 class Driver:
     """Checks the engines once, then runs the phases that it is asked for."""
 
-    def __init__(self, config: Config, arguments: argparse.Namespace) -> None:
+    def __init__(self, config: DriverConfig, arguments: argparse.Namespace) -> None:
         self.config = config
         self.url: str = arguments.frontend
         self.engines = Engines(dict(pair.split("=", 1) for pair in arguments.metrics))
@@ -94,7 +94,7 @@ class Driver:
         if moved:
             raise Failed(f"probe request: {moved:g} transfers of an engine that serves alone")
 
-    def run(self, request: PhaseRequest) -> dict[str, int]:
+    def run(self, request: LoadRequest) -> dict[str, int]:
         """Run one phase, keep its raw files and return the answer to the agent."""
         folder = Path("serving", request["cell"], request["phase"])
         folder.mkdir(parents=True)
@@ -118,7 +118,7 @@ class Driver:
             answer["payload_bytes"] = int(total(after, BYTES) - total(before, BYTES))
         return answer
 
-    def _load(self, request: PhaseRequest, load: Load, folder: Path) -> LoadFacts:
+    def _load(self, request: LoadRequest, load: Load, folder: Path) -> LoadFacts:
         if not request["is_own"] and self.tool.name != "kvroad":
             return run_tool(self.tool, load, folder)
         seeds = [f"{load.seed}/{load.prompt_tokens}/{i}" for i in range(load.requests)]
@@ -155,7 +155,7 @@ def _why_no_transfer(before: str, after: str) -> str:
 
 def drive(arguments: argparse.Namespace) -> int:
     """Be the driver; returns the exit status."""
-    config: Config = json.loads(Path(arguments.config).read_text())
+    config: DriverConfig = json.loads(Path(arguments.config).read_text())
     driver = Driver(config, arguments)
     try:
         driver.check()
@@ -163,7 +163,7 @@ def drive(arguments: argparse.Namespace) -> int:
         for line in sys.stdin:
             if line.strip() == "quit":
                 break
-            request: PhaseRequest = json.loads(line)
+            request: LoadRequest = json.loads(line)
             answer: dict[str, int] | dict[str, str]
             try:
                 answer = driver.run(request)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import TypedDict
 
-__all__ = ["Config"]
+__all__ = ["ReplayConfig"]
 
 
-class Config(TypedDict):
+class ReplayConfig(TypedDict):
     """What ``replay.json`` tells both halves of a launch.
 
     ``seed`` is of the pattern that prefill writes; ``pool_blocks`` are the blocks of one pool,

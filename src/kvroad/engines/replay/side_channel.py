@@ -13,14 +13,14 @@ import time
 from collections.abc import Callable
 from typing import Any, TypedDict
 
-__all__ = ["Answer", "Client", "Request", "Server", "SideChannelError"]
+__all__ = ["Client", "PeerAnswer", "PeerRequest", "Server", "SideChannelError"]
 
 
-class _Request(TypedDict):
+class _PeerRequest(TypedDict):
     op: str
 
 
-class Request(_Request, total=False):
+class PeerRequest(_PeerRequest, total=False):
     """``hello``; ``poison`` of blocks; ``matches`` of local and remote blocks; ``barrier``.
 
     ``n`` is the number of ranks that meet at the barrier of this ``name``.
@@ -35,7 +35,7 @@ class Request(_Request, total=False):
     timeout_s: float
 
 
-class Answer(TypedDict, total=False):
+class PeerAnswer(TypedDict, total=False):
     """Of ``hello``: NIXL's metadata in base64, the pool's addresses and GPU; of ``matches``: ok."""
 
     metadata: str
@@ -45,7 +45,7 @@ class Answer(TypedDict, total=False):
     error: str
 
 
-Handler = Callable[[Request], Answer]
+Handler = Callable[[PeerRequest], PeerAnswer]
 
 
 class SideChannelError(Exception):
@@ -86,7 +86,7 @@ class Server:
                 stream.write(json.dumps(answer) + "\n")
                 stream.flush()
 
-    def _answer(self, request: Request) -> Answer:
+    def _answer(self, request: PeerRequest) -> PeerAnswer:
         if request["op"] == "barrier":
             self._barrier(request["name"], request["n"]).wait(request["timeout_s"])
             return {}
@@ -123,7 +123,7 @@ class Client:
         self._socket.settimeout(timeout_s)
         self._stream = self._socket.makefile("rw")
 
-    def ask(self, op: str, **fields: Any) -> Answer:
+    def ask(self, op: str, **fields: Any) -> PeerAnswer:
         """Send one request and return the answer."""
         try:
             self._stream.write(json.dumps({"op": op, **fields}) + "\n")
@@ -133,7 +133,7 @@ class Client:
             raise SideChannelError(f"{op}: {error}") from error
         if not line:
             raise SideChannelError(f"{op}: the other half closed the connection")
-        answer: Answer = json.loads(line)
+        answer: PeerAnswer = json.loads(line)
         if "error" in answer:
             raise SideChannelError(f"{op}: {answer['error']}")
         return answer
