@@ -1,13 +1,14 @@
-"""Read and write JSON, atomically."""
+"""Read and write JSON, atomically; the time as files give it."""
 
 from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 from typing import Any
 
-__all__ = ["read_json", "write_json"]
+__all__ = ["read_json", "utc_now", "write_json"]
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
@@ -25,3 +26,8 @@ def write_json(path: Path, data: Any) -> None:
     temporary = path.with_name(path.name + ".tmp")
     temporary.write_text(json.dumps(data, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
     os.replace(temporary, path)
+
+
+def utc_now() -> str:
+    """Return the time in UTC to the second, as ISO 8601 has it."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

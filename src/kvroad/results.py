@@ -6,11 +6,35 @@ import os
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TypedDict, cast
 
 from kvroad.files import read_json
 
-__all__ = ["attempt_of", "cell_dir", "keep_attempt", "next_attempt", "outcome_of", "receipt_path"]
+__all__ = [
+    "CellOutcome",
+    "attempt_of",
+    "cell_dir",
+    "keep_attempt",
+    "next_attempt",
+    "outcome_of",
+    "receipt_path",
+]
+
+
+class CellOutcome(TypedDict):
+    """What ``outcome.json`` says of a cell: `kvroad.proof.witness.Outcome` as plain values."""
+
+    outcome: str
+    reason: str
+    expected: list[str]
+    seen: str
+    where: str
+    quote: str
+    repeats: bool
+    witnesses: list[dict[str, object]]
+    attempt: int
+    run_id: str
+    measured_at: str
 
 
 def cell_dir(results_dir: Path, cell: str) -> Path:
@@ -23,9 +47,9 @@ def receipt_path(results_dir: Path, launch: str, attempt: int) -> Path:
     return results_dir / "launches" / launch / f"attempt-{attempt}.json"
 
 
-def outcome_of(results_dir: Path, cell: str) -> dict[str, Any] | None:
+def outcome_of(results_dir: Path, cell: str) -> CellOutcome | None:
     """Return a cell's outcome, or None while it has none."""
-    return read_json(cell_dir(results_dir, cell) / "outcome.json")
+    return cast("CellOutcome | None", read_json(cell_dir(results_dir, cell) / "outcome.json"))
 
 
 def attempt_of(results_dir: Path, cell: str) -> int:

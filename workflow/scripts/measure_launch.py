@@ -10,7 +10,7 @@ from pathlib import Path
 
 from kvroad.measure.interrupts import stop_in_order
 from kvroad.measure.launch import measure_on_host
-from kvroad.measure.measurement import Measurement
+from kvroad.measure.measuring_run import MeasuringRun
 from kvroad.step import step
 from kvroad.study.design import make_design
 from kvroad.study.file import STUDY_VARIABLE, read_study
@@ -22,7 +22,7 @@ def measure(launch: str, attempt: int, say: Callable[[str], None]) -> None:
     stop_in_order()
     study = read_study(Path(os.environ[STUDY_VARIABLE]))
     design = make_design(study)
-    measurement = Measurement(
+    run = MeasuringRun(
         study=on_host(study, design.launch(launch).host),
         design=design,
         host=None,
@@ -31,7 +31,7 @@ def measure(launch: str, attempt: int, say: Callable[[str], None]) -> None:
         source_dir=Path(__file__).resolve().parents[2],
         say=say,
     )
-    measure_on_host(measurement, launch, attempt, is_one_of_several=bool(study.hosts))
+    measure_on_host(run, launch, attempt, is_one_of_several=bool(study.hosts))
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from kvroad.agent.lock import HostBusy, HostLock
 from kvroad.agent.manifest import MANIFEST
 from kvroad.agent.processes import become_subreaper
 from kvroad.agent.run_plan import make_raw_folder
+from kvroad.evidence.events import AgentEvent, end_of
 from kvroad.plan import Plan, loads
 
 __all__ = ["PLANS", "STUDY", "main", "run_and_exit"]
@@ -75,7 +76,8 @@ def _run(plans: list[Plan], output_dir: Path, work_dir: Path, lease: Lease) -> i
     for number, plan in enumerate(plans, 1):
         folder = output_dir / plan.launch
         name = f"[{number}/{len(plans)}] {plan.launch}"
-        if _end_of(folder).get("status", "interrupted") != "interrupted":
+        end = _end_of(folder)
+        if end and end["status"] != "interrupted":
             _say(f"{name}: is there", OK)
             continue
         print(name, file=sys.stderr, flush=True)
@@ -83,20 +85,18 @@ def _run(plans: list[Plan], output_dir: Path, work_dir: Path, lease: Lease) -> i
         status = make_raw_folder(plan, folder, work_dir, events, lease, run_id=run_id)
         events.flush()
         end = _end_of(folder)
-        _say(f"{name}: {end.get('status', 'no raw folder')} {end.get('reason', '')}".rstrip(), OK)
+        how = f"{end['status']} {end['reason']}".rstrip() if end else "no raw folder"
+        _say(f"{name}: {how}", OK)
         if status != OK:
             return status
-        if end.get("status") == "interrupted":
+        if end and end["status"] == "interrupted":
             return _say("stopped; the same command goes on from here", _INTERRUPTED)
     return OK
 
 
-def _end_of(folder: Path) -> dict[str, str]:
-    """Return how the launch of a whole raw folder ended, nothing for any other."""
-    if not (folder / MANIFEST).exists():
-        return {}
-    rows = map(json.loads, (folder / "events.jsonl").read_text().splitlines())
-    return next((row for row in rows if row["event"] == "end"), {})
+def _end_of(folder: Path) -> AgentEvent | None:
+    """Return how the launch of a whole raw folder ended, None for any other."""
+    return end_of(folder) if (folder / MANIFEST).exists() else None
 
 
 def _say(line: str, status: int) -> int:

@@ -8,6 +8,7 @@ import os
 import queue
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -82,7 +83,7 @@ class Events:
                 return
 
 
-def _line(event: str, fields: dict[str, Any]) -> str:
+def _line(event: str, fields: Mapping[str, object]) -> str:
     row = {
         "event": event,
         **fields,

@@ -10,7 +10,9 @@ import threading
 import time
 from collections.abc import Callable
 from types import FrameType
-from typing import Any, TextIO
+from typing import TextIO
+
+from kvroad.evidence.events import RelayCommand
 
 __all__ = ["GRACE_SHARE", "Lease"]
 
@@ -34,7 +36,7 @@ class Lease:
 
     def __init__(self, lease_s: float | None, clock: Callable[[], float] = time.monotonic) -> None:
         self.lease_s = lease_s
-        self.commands: queue.Queue[dict[str, Any]] = queue.Queue()
+        self.commands: queue.Queue[RelayCommand] = queue.Queue()
         self._clock = clock
         self._last = clock()
         self._reason: str | None = None

@@ -11,16 +11,18 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from kvroad.evidence.events import Holder
+
 __all__ = ["HostBusy", "HostLock", "lock_holder"]
 
-_UNKNOWN = {"owner": "unknown"}
+_UNKNOWN: Holder = {"owner": "unknown"}
 _LOOK_S = 0.5
 
 
 class HostBusy(Exception):
     """Somebody else holds the host; ``holder`` says who."""
 
-    def __init__(self, holder: dict[str, Any]) -> None:
+    def __init__(self, holder: Holder) -> None:
         super().__init__(f"the host is busy: {holder}")
         self.holder = holder
 
@@ -80,7 +82,7 @@ class HostLock:
         self._file.close()
 
 
-def lock_holder(path: Path) -> dict[str, Any] | None:
+def lock_holder(path: Path) -> Holder | None:
     """Return who holds the lock now, None where nobody does."""
     try:
         with open(path, "a+") as file:
@@ -93,10 +95,10 @@ def lock_holder(path: Path) -> dict[str, Any] | None:
     return None
 
 
-def _read_holder(file: Any) -> dict[str, Any]:
+def _read_holder(file: Any) -> Holder:
     file.seek(0)
     try:
-        holder = json.loads(file.read())
+        holder: Holder = json.loads(file.read())
     except ValueError:
         return _UNKNOWN
     return holder if isinstance(holder, dict) else _UNKNOWN

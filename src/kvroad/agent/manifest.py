@@ -6,10 +6,18 @@ import hashlib
 import json
 import os
 from pathlib import Path
+from typing import TypedDict
 
-__all__ = ["MANIFEST", "check_manifest", "hash_file", "write_manifest"]
+__all__ = ["MANIFEST", "FileFacts", "check_manifest", "hash_file", "write_manifest"]
 
 MANIFEST = "manifest.json"
+
+
+class FileFacts(TypedDict):
+    """What a manifest says of one file, by its path in the folder."""
+
+    bytes: int
+    sha256: str
 
 
 def hash_file(path: Path) -> str:
@@ -23,7 +31,7 @@ def hash_file(path: Path) -> str:
 
 def write_manifest(folder: Path) -> None:
     """List every file below the folder with its size and hash; the write is atomic."""
-    files = {
+    files: dict[str, FileFacts] = {
         str(path.relative_to(folder)): {"bytes": path.stat().st_size, "sha256": hash_file(path)}
         for path in sorted(folder.rglob("*"))
         if path.is_file() and path.name != MANIFEST
@@ -39,7 +47,7 @@ def write_manifest(folder: Path) -> None:
 def check_manifest(folder: Path) -> str | None:
     """Return what is wrong with a raw folder in one line, or None when it is whole."""
     try:
-        files = json.loads((folder / MANIFEST).read_text())
+        files: dict[str, FileFacts] = json.loads((folder / MANIFEST).read_text())
     except (OSError, ValueError) as error:
         return f"no valid manifest: {error}"
     for name, facts in files.items():

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import queue
-from typing import Any
 
-from kvroad.agent.run import Launch, StepFailed
+from kvroad.agent.run import Run, StepFailed
+from kvroad.evidence.events import RelayCommand
 from kvroad.plan import Phase
 
 __all__ = ["relay"]
 
 
-def relay(launch: Launch) -> None:
+def relay(run: Run) -> None:
     """Run this host's half of a plan on commands from the input.
 
     ``{"do": "start", "ports": {...}}`` starts the processes, with the ports that the other
@@ -27,10 +27,10 @@ def relay(launch: Launch) -> None:
     """
     failure: StepFailed | None = None
     while True:
-        command = _next_command(launch, is_watching=failure is None)
+        command = _next_command(run, is_watching=failure is None)
         if isinstance(command, StepFailed):
             failure = command
-            launch.events.send("failed", step=failure.step, reason=failure.reason)
+            run.events.send("failed", step=failure.step, reason=failure.reason)
             continue
         if command["do"] == "finish":
             if command.get("reason"):
@@ -39,48 +39,49 @@ def relay(launch: Launch) -> None:
                 raise failure
             return
         try:
-            answer = _take(launch, command)
+            answer = _take(run, command)
         except StepFailed as failed:
             failure = failed
-            launch.events.send("failed", step=failed.step, reason=failed.reason)
+            run.events.send("failed", step=failed.step, reason=failed.reason)
         else:
-            launch.events.send(f"{command['do']}_done", keep=False, **answer)
+            run.events.send(f"{command['do']}_done", keep=False, **answer)
 
 
-def _next_command(launch: Launch, *, is_watching: bool) -> dict[str, Any] | StepFailed:
+def _next_command(run: Run, *, is_watching: bool) -> RelayCommand | StepFailed:
     """Wait for a command; a process that dies meanwhile is a failure of this half."""
     while True:
         try:
-            return launch.lease.commands.get(timeout=0.02)
+            return run.lease.commands.get(timeout=0.02)
         except queue.Empty:
             try:
-                launch.watch("waiting for the other half")
+                run.watch("waiting for the other half")
             except StepFailed as failed:
                 if is_watching:
                     return failed
 
 
-def _take(launch: Launch, command: dict[str, Any]) -> dict[str, Any]:
+def _take(run: Run, command: RelayCommand) -> dict[str, dict[str, int]]:
+    """Take one step and return what else its answer tells: the ports, after the start."""
     if command["do"] == "start":
-        launch.lay_down(command.get("ports", {}))
-        launch.start()
-        return {"ports": launch.ports}
-    cell, phase = command["cell"], _phase(launch, command)
+        run.lay_down(command.get("ports", {}))
+        run.start()
+        return {"ports": run.ports}
+    cell, phase = command["cell"], _phase(run, command)
     if command["do"] == "begin":
-        launch.begin(cell, phase)
+        run.begin(cell, phase)
     elif command["do"] == "ask":
-        launch.refuse_errors(phase, launch.ask(phase))
+        run.refuse_errors(phase, run.ask(phase))
     elif command["do"] == "complete":
-        launch.complete(cell, phase)
+        run.complete(cell, phase)
     elif command["do"] == "check":
-        launch.check_road(cell, phase)
+        run.check_road(cell, phase)
     else:
         raise StepFailed("relay", f"unknown command {command['do']!r}")
     return {}
 
 
-def _phase(launch: Launch, command: dict[str, Any]) -> Phase:
-    for cell in launch.plan.cells:
+def _phase(run: Run, command: RelayCommand) -> Phase:
+    for cell in run.plan.cells:
         for phase in cell.phases:
             if (cell.cell, phase.name) == (command.get("cell"), command.get("phase")):
                 return phase

@@ -7,13 +7,12 @@ import math
 import os
 import re
 import selectors
-import signal
 import subprocess
 import sys
 import time
 import uuid
 from collections.abc import Container, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +21,14 @@ from kvroad.agent.events import Events
 from kvroad.agent.lease import Lease
 from kvroad.agent.processes import TAG_VARIABLE, Ledger, end_processes
 from kvroad.agent.readiness import free_port, is_taken, status_of
+from kvroad.agent.started import StartedProcess, last_lines
 from kvroad.evidence.counter import Edge
+from kvroad.evidence.events import ProcessEvent
 from kvroad.evidence.redact import redact_env
 from kvroad.plan import Phase, Plan, Process
 
-__all__ = ["Launch", "StepFailed", "Stopped"]
+__all__ = ["Run", "StepFailed", "Stopped"]
 
-_LAST_LINES = 8
 _ASK_EVERY_S = 0.5
 _PORT = re.compile(r"\{port:([\w-]+)\}")
 _ALSO = re.compile(r"\{also:(\w+)\}")
@@ -49,17 +49,7 @@ class Stopped(Exception):
     """The launch was ended from outside: lease, signal or client."""
 
 
-@dataclass
-class _Running:
-    spec: Process
-    popen: subprocess.Popen[bytes]
-    events_fd: int
-    buffer: bytes = b""
-    is_ready: bool = False
-    events: list[dict[str, Any]] = field(default_factory=list)
-
-
-class Launch:
+class Run:
     """Runs one plan in one folder.
 
     Parameters
@@ -91,7 +81,7 @@ class Launch:
         self.capture = Capture(plan.claim, folder / "counters.jsonl")
         self.ports: dict[str, int] = {}
         self._edges: list[Edge] = []
-        self._running: dict[str, _Running] = {}
+        self._running: dict[str, StartedProcess] = {}
         self._selector = selectors.DefaultSelector()
 
     def run(self) -> None:
@@ -156,7 +146,7 @@ class Launch:
         """
         if is_clean:
             for running in reversed(list(self._running.values())):
-                self._ask_to_stop(running)
+                running.ask_to_stop(self.plan.stop_timeout_s, self.lease.stop_reason)
         is_asked = all(r.popen.poll() is not None for r in self._running.values())
         longest_s = min(self.plan.stop_timeout_s, _STRAGGLER_S if is_asked else math.inf)
         grace_s = self.lease.grace_s(longest_s)
@@ -201,8 +191,7 @@ class Launch:
             log.close()
             os.close(write_fd)
         self.ledger.add(popen.pid)
-        running = _Running(spec, popen, read_fd)
-        os.set_blocking(read_fd, False)
+        running = StartedProcess(spec, popen, read_fd)
         self._selector.register(read_fd, selectors.EVENT_READ, running)
         self._running[spec.name] = running
         self.events.send("start", process=spec.name, pid=popen.pid)
@@ -217,8 +206,10 @@ class Launch:
         if spec.ready_event is not None:
             step = f"start {spec.name}"
             answer = self._await([spec.name], spec.ready_event, spec.ready_timeout_s, step)
-            facts = {k: v for k, v in answer[spec.name].items() if k not in ("event", "ports")}
-            self.ports.update(answer[spec.name].get("ports", {}))
+            ready = answer[spec.name]
+            # Versions and the like, under names of the program's own.
+            facts: Any = {k: v for k, v in ready.items() if k not in ("event", "ports")}
+            self.ports.update(ready.get("ports", {}))
             running.is_ready = True
             self.events.send("ready", process=spec.name, **facts)
             if self.plan.facts_from == spec.name:
@@ -228,17 +219,17 @@ class Launch:
         """Wait until an address answers; the process that should must not end meanwhile."""
         step = f"start {spec.name}"
         deadline = time.monotonic() + spec.ready_timeout_s
-        asked, said = 0.0, "no answer"
+        asked_at, status = 0.0, "no answer"
         while True:
             self.watch(step)
-            if time.monotonic() - asked > _ASK_EVERY_S:
-                said = status_of(url)
-                if said == "200":
+            if time.monotonic() - asked_at > _ASK_EVERY_S:
+                status = status_of(url)
+                if status == "200":
                     return
-                asked = time.monotonic()
+                asked_at = time.monotonic()
             if time.monotonic() > deadline:
-                last = _last_lines(self.folder / f"{spec.name}.log")
-                waited = f"not ready within {spec.ready_timeout_s:g} s ({url}: {said})"
+                last = last_lines(self.folder / f"{spec.name}.log")
+                waited = f"not ready within {spec.ready_timeout_s:g} s ({url}: {status})"
                 raise StepFailed(step, f"{spec.name} {waited}: {last}")
 
     def _fill(self, word: str, events_fd: int) -> str:
@@ -254,8 +245,8 @@ class Launch:
         answers = self.ask(phase)
         self.complete(cell, phase)
         self.refuse_errors(phase, answers)
-        told = [int(a["payload_bytes"]) for a in answers.values() if "payload_bytes" in a]
-        self.check_road(cell, phase, sum(told) if told else None)
+        moved = [int(a["payload_bytes"]) for a in answers.values() if "payload_bytes" in a]
+        self.check_road(cell, phase, sum(moved) if moved else None)
 
     def begin(self, cell: str, phase: Phase) -> None:
         """Read the counters in front of a phase."""
@@ -268,18 +259,18 @@ class Launch:
         self._edges.append(self.capture.edge(f"{phase.name}:end", cell))
         self.events.send("phase_end", cell=cell, phase=phase.name)
 
-    def refuse_errors(self, phase: Phase, answers: dict[str, dict[str, Any]]) -> None:
+    def refuse_errors(self, phase: Phase, answers: Mapping[str, ProcessEvent]) -> None:
         """Raise StepFailed for the first answer that tells of an error."""
         for name, answer in answers.items():
             if answer.get("error"):
                 raise StepFailed(f"{phase.name} in {name}", str(answer["error"]))
 
-    def check_road(self, cell: str, phase: Phase, told_bytes: int | None = None) -> None:
+    def check_road(self, cell: str, phase: Phase, moved_bytes: int | None = None) -> None:
         """Raise StepFailed where the counters of a phase contradict the claim.
 
-        ``told_bytes`` is what the load says that it moved, where the plan cannot know.
+        ``moved_bytes`` is what the load says that it moved, where the plan cannot know.
         """
-        payload = told_bytes if phase.payload_bytes is None else phase.payload_bytes
+        payload = moved_bytes if phase.payload_bytes is None else phase.payload_bytes
         if payload is None:
             return
         before, after = self._edges
@@ -290,26 +281,23 @@ class Launch:
         if wrong:
             raise StepFailed("road", "; ".join(wrong))
 
-    def ask(self, phase: Phase) -> dict[str, dict[str, Any]]:
+    def ask(self, phase: Phase) -> dict[str, ProcessEvent]:
         """Send the phase's command and return the answer of each process."""
         command = phase.command
         line = json.dumps(command.line).encode() + b"\n"
         for name in command.processes:
-            stdin = self._running[name].popen.stdin
-            assert stdin is not None
             try:
-                stdin.write(line)
-                stdin.flush()
+                self._running[name].send(line)
             except BrokenPipeError:
                 raise self._died(name, phase.name) from None
         return self._await(command.processes, command.answer_event, phase.timeout_s, phase.name)
 
     def _await(
         self, names: list[str], event: str, timeout_s: float, step: str
-    ) -> dict[str, dict[str, Any]]:
+    ) -> dict[str, ProcessEvent]:
         """Wait until each named process has sent the event; forward progress meanwhile."""
         deadline = time.monotonic() + timeout_s
-        answers: dict[str, dict[str, Any]] = {}
+        answers: dict[str, ProcessEvent] = {}
         while len(answers) < len(names):
             for name, row in self.watch(step, answered=answers):
                 if row.get("event") == event and name in names:
@@ -319,7 +307,7 @@ class Launch:
                 raise StepFailed(step, f"no answer from {missing} within {timeout_s:g} s")
         return answers
 
-    def watch(self, step: str, answered: Container[str] = ()) -> list[tuple[str, dict[str, Any]]]:
+    def watch(self, step: str, answered: Container[str] = ()) -> list[tuple[str, ProcessEvent]]:
         """Wait a moment and return what the processes said; forward their progress.
 
         Raises
@@ -334,8 +322,9 @@ class Launch:
             reason = "the client is gone"
         if reason is not None:
             raise Stopped(reason)
-        said = []
-        for running in self._read_events():
+        said: list[tuple[str, ProcessEvent]] = []
+        self._read_events()
+        for running in self._running.values():
             for row in running.events:
                 if row.get("event") == "progress":
                     fields = {k: v for k, v in row.items() if k != "event"}
@@ -347,68 +336,26 @@ class Launch:
                 else:
                     said.append((running.spec.name, row))
             running.events.clear()
-        told = {name for name, _ in said}
+        speakers = {name for name, _ in said}
         for name, running in self._running.items():
-            if running.popen.poll() is not None and name not in told and name not in answered:
+            if running.popen.poll() is not None and name not in speakers and name not in answered:
                 raise self._died(name, step)
         return said
 
-    def _read_events(self) -> list[_Running]:
-        ready = []
+    def _read_events(self) -> None:
         for key, _ in self._selector.select(timeout=0.1):
-            running: _Running = key.data
-            chunk = os.read(running.events_fd, 1 << 16)
-            if not chunk:
+            running: StartedProcess = key.data
+            if not running.read_events():
                 self._selector.unregister(running.events_fd)
-                continue
-            *lines, running.buffer = (running.buffer + chunk).split(b"\n")
-            running.events += [json.loads(line) for line in lines if line]
-            ready.append(running)
-        return ready
 
     def _died(self, name: str, step: str) -> StepFailed:
-        running = self._running[name]
         # The last event of a dying process says more than its exit status.
         self._read_events()
-        for row in running.events:
-            if row.get("event") == "error":
-                return StepFailed(step, f"{name}: {row.get('text')}")
-        returncode = running.popen.wait()
-        how = f"ended with status {returncode}"
-        if returncode < 0:
-            how = f"was killed by {signal.Signals(-returncode).name}"
-        last = _last_lines(self.folder / f"{name}.log")
-        return StepFailed(step, f"{name} {how}: {last}")
-
-    def _ask_to_stop(self, running: _Running) -> None:
-        """Let a process end by its own means, so that it can print its use counts."""
-        stdin = running.popen.stdin
-        if running.popen.poll() is not None or stdin is None:
-            return
-        if running.spec.ready_event is not None and not running.is_ready:
-            return  # It does not listen yet.
-        try:
-            if running.spec.stop_line is not None:
-                stdin.write(running.spec.stop_line.encode() + b"\n")
-            stdin.close()
-        except BrokenPipeError:
-            return
-        if running.spec.stop_line is None:
-            return
-        deadline = time.monotonic() + self.plan.stop_timeout_s
-        while running.popen.poll() is None and time.monotonic() < deadline:
-            # A client that is lost by now wants the host clean, not the last line of a log.
-            if self.lease.stop_reason() is not None:
-                return
-            time.sleep(0.02)
+        why = self._running[name].last_words(self.folder / f"{name}.log")
+        return StepFailed(step, f"{name}{why}")
 
 
 def _also(name: str) -> str:
     """Return what follows in a search path that the agent's environment has already."""
     value = os.environ.get(name)
     return f"{os.pathsep}{value}" if value else ""
-
-
-def _last_lines(path: Path) -> str:
-    lines = path.read_text(errors="replace").splitlines()
-    return " | ".join(line.strip() for line in lines[-_LAST_LINES:] if line.strip())

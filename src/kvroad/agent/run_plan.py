@@ -13,7 +13,7 @@ from kvroad.agent.facts import host_facts
 from kvroad.agent.lease import Lease
 from kvroad.agent.manifest import write_manifest
 from kvroad.agent.relay import relay
-from kvroad.agent.run import Launch, StepFailed, Stopped
+from kvroad.agent.run import Run, StepFailed, Stopped
 from kvroad.evidence.redact import redact_env, redact_text
 from kvroad.plan import Plan, dumps
 
@@ -46,14 +46,14 @@ def make_raw_folder(
     facts = host_facts(plan.packages)
     events.send("launch", launch=plan.launch, boot_id=facts["boot_id"], run_id=run_id)
     ledger = work_dir / "ledger" / f"{os.getpid()}.json"
-    launch = Launch(plan, folder, ledger, facts["boot_id"], events, lease)
+    run = Run(plan, folder, ledger, facts["boot_id"], events, lease)
     status, step, reason = "complete", "", ""
     try:
         (folder / "plan.json").write_text(_redacted(plan))
         if is_relayed:
-            relay(launch)
+            relay(run)
         else:
-            launch.run()
+            run.run()
     except StepFailed as failed:
         status, step, reason = "failed", failed.step, failed.reason
         if failed.step == "road":
@@ -62,7 +62,7 @@ def make_raw_folder(
         status, step, reason = "interrupted", "stop", str(stopped)
     except OSError as error:
         status, step, reason = "failed", "host", str(error)
-    survivors = launch.end(is_clean=status != "interrupted")
+    survivors = run.end(is_clean=status != "interrupted")
     if survivors:
         status, step, reason = "failed", "stop", f"processes {survivors} could not be ended"
     try:

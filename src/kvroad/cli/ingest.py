@@ -8,7 +8,7 @@ from pathlib import Path
 
 from kvroad.cli.status import DONE, FAILED, RESULTS, study_of
 from kvroad.measure.by_hand import ingest
-from kvroad.measure.measurement import Measurement
+from kvroad.measure.measuring_run import MeasuringRun
 from kvroad.study.design import make_design
 
 __all__ = ["run"]
@@ -17,7 +17,7 @@ __all__ = ["run"]
 def run(arguments: argparse.Namespace) -> int:
     """Take in the raw folders that a bundle made."""
     study = study_of(arguments.overrides)
-    measurement = Measurement(
+    measuring = MeasuringRun(
         study=study,
         design=make_design(study),
         host=None,
@@ -26,6 +26,6 @@ def run(arguments: argparse.Namespace) -> int:
         source_dir=Path.cwd(),
         say=print,
     )
-    n_taken, n_refused = ingest(measurement, arguments.folder, print)
+    n_taken, n_refused = ingest(measuring, arguments.folder, print)
     print(f"{n_taken} raw folders taken in, {n_refused} refused")
     return FAILED if n_refused else DONE

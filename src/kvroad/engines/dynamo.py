@@ -11,6 +11,7 @@ from kvroad.engines.serving import (
     FRONTEND,
     PREFILL,
     Site,
+    check_served,
     engine_environment,
     served_layout,
     serving_plan,
@@ -71,7 +72,7 @@ def _frontend(site: Site) -> Process:
 
 def _worker(site: Site, engine: str) -> Process:
     mode = [] if site.is_alone else ["--disaggregation-mode", _MODES[engine]]
-    own = {**_shared(site), "DYN_SYSTEM_PORT": "{port:" + engine + "}"}
+    variables = {**_shared(site), "DYN_SYSTEM_PORT": "{port:" + engine + "}"}
     return Process(
         name=engine,
         argv=[
@@ -79,7 +80,7 @@ def _worker(site: Site, engine: str) -> Process:
             *vllm_options(site, engine),
             *mode,
         ],
-        env=engine_environment(site, engine, own),
+        env=engine_environment(site, engine, variables),
         ready_url=f"{_system(engine)}/health",
         ready_timeout_s=site.engine.start_timeout_s,
         side=None if site.is_alone else _MODES[engine],
@@ -88,5 +89,10 @@ def _worker(site: Site, engine: str) -> Process:
 
 
 KIND = EngineKind(
-    "dynamo", plan=dynamo_plan, examine=examine_serving, layout=served_layout, serves=True
+    "dynamo",
+    plan=dynamo_plan,
+    examine=examine_serving,
+    layout=served_layout,
+    check=check_served,
+    serves=True,
 )

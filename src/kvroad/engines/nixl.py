@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
-from kvroad.engines import largest_launch, layout_of, pool_bytes
+from kvroad.engines import claim_of, largest_launch, layout_of, loads_of, pool_bytes
+from kvroad.engines.replay import ReplayConfig
 from kvroad.errors import UserError
 from kvroad.evidence.host_facts import HostSurvey
-from kvroad.plan import Claim, Command, File, Phase, Plan, PlannedCell, Process
+from kvroad.plan import Command, File, Phase, Plan, PlannedCell, Process
 from kvroad.study.design import Cell, Design, Launch
 from kvroad.study.fields import Engine, Host, Model, Study
-from kvroad.study.kinds import BACKENDS, OK, REFUSED, EngineKind, ExaminedHost, HostFinding
+from kvroad.study.kinds import OK, REFUSED, EngineKind, ExaminedHost, HostFinding
 from kvroad.study.kv_layout import KvLayout, in_regions
 from kvroad.study.sides import SIDES, is_split, side_host
 
@@ -44,7 +44,7 @@ def replay_plan(study: Study, launch: Launch, cells: list[Cell], owner: str) -> 
         launch=launch.id,
         arm=launch.arm.label,
         owner=owner,
-        claim=_claim(study, launch, next(iter(layouts.values()))),
+        claim=claim_of(study, launch, next(iter(layouts.values()))),
         # The passive halves come first: NIXL agents that start at once can hang in UCX 1.20.
         processes=[_process(launch, role, r) for role in (passive, posting) for r in ranks],
         cells=[_planned_cell(study, launch, c, layouts[c.id], posting) for c in cells],
@@ -59,30 +59,7 @@ def replay_plan(study: Study, launch: Launch, cells: list[Cell], owner: str) -> 
     )
 
 
-def _claim(study: Study, launch: Launch, layout: KvLayout) -> Claim:
-    arm, host = launch.arm, study.host
-    return Claim(
-        transport=arm.transport_name,
-        roads=list(arm.transport.roads),
-        operation=arm.engine.operation,
-        memory=arm.engine.memory,
-        descriptor_bytes=layout.descriptor_bytes,
-        backend=arm.transport.backend,
-        environment=BACKENDS[arm.transport.backend].variables(arm.environment),
-        counters=list(arm.transport.counters),
-        link_layer=arm.transport.link_layer,
-        interfaces=list(host.interfaces),
-        rdma_devices=list(host.rdma_devices),
-        gpus=list(host.gpus),
-        ranks=arm.engine.rank_pairs,
-        use_counts=arm.environment.get("UCX_PROTO_INFO") == "used",
-        carried_at_least=study.road.carried_at_least,
-        not_carried_at_most=study.road.not_carried_at_most,
-        idle_bytes_per_s=study.road.idle_bytes_per_s,
-    )
-
-
-def _config(study: Study, launch: Launch, layouts: dict[str, KvLayout]) -> dict[str, Any]:
+def _config(study: Study, launch: Launch, layouts: dict[str, KvLayout]) -> ReplayConfig:
     engine, first = launch.arm.engine, next(iter(layouts.values()))
     most_blocks = max(layout.n_blocks for layout in layouts.values())
     prefill_gpus, decode_gpus = _gpus(study, launch)
@@ -155,34 +132,32 @@ def _process(launch: Launch, role: str, rank: int) -> Process:
 def _planned_cell(
     study: Study, launch: Launch, cell: Cell, layout: KvLayout, posting: str
 ) -> PlannedCell:
-    work, engine = launch.arm.workload, launch.arm.engine
+    engine = launch.arm.engine
     names = [f"{posting}-{rank}" for rank in range(engine.rank_pairs)]
-    loads = [
-        ("warmup", work.warmup_pulls, 1),
-        ("one_at_a_time", work.pulls, 1),
-        ("in_flight", work.pulls_in_flight, work.concurrency),
-    ]
     phases = [
         Phase(
-            name=name,
+            name=load.phase,
             command=Command(
                 processes=names,
                 line={
                     "cell": cell.id,
-                    "phase": name,
+                    "phase": load.phase,
                     "n_blocks": layout.n_blocks,
-                    "pulls": pulls,
-                    "in_flight": in_flight,
-                    "seed": study.seed * 1_000_000 + cell.block * 1000 + number,
+                    "pulls": load.pulls,
+                    "in_flight": load.in_flight,
+                    "seed": load.seed,
                 },
                 answer_event="phase_done",
             ),
             timeout_s=engine.phase_timeout_s,
-            pulls=pulls * engine.rank_pairs,
-            payload_bytes=pulls * engine.rank_pairs * layout.n_bytes if number == 0 else None,
+            pulls=load.pulls * engine.rank_pairs,
+            # One pull of the warm-up shows the road: a wrong one ends the launch there.
+            payload_bytes=load.pulls * engine.rank_pairs * layout.n_bytes
+            if load.phase == "warmup"
+            else None,
         )
-        for number, (name, pulls, in_flight) in enumerate(loads)
-        if pulls
+        for load in loads_of(study, launch, cell)
+        if load.pulls
     ]
     return PlannedCell(cell.id, cell.prompt_tokens, phases)
 

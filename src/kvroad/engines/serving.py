@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from kvroad.engines import layout_of
+from kvroad.engines import claim_of, layout_of, loads_of
+from kvroad.engines.driver import DriverConfig, LoadRequest
 from kvroad.errors import UserError
 from kvroad.plan import (
     Claim,
@@ -23,7 +24,6 @@ from kvroad.plan import (
 )
 from kvroad.study.design import Cell, Launch
 from kvroad.study.fields import Engine, Model, Study
-from kvroad.study.kinds import BACKENDS
 from kvroad.study.kv_layout import KvLayout
 from kvroad.study.serving import AGGREGATED, ServingOptions
 from kvroad.study.sides import is_split
@@ -33,6 +33,7 @@ __all__ = [
     "FRONTEND",
     "PREFILL",
     "Site",
+    "check_served",
     "engine_environment",
     "served_layout",
     "serving_plan",
@@ -106,9 +107,9 @@ class Site:
                 f"engine.tensor_parallel_size={n} needs {needed} GPUs for prefill and decode; "
                 f"host.gpus of {self.host.name} lists {len(gpus)}"
             )
-        own = gpus[n : 2 * n] if engine == DECODE and not self.is_alone else gpus[:n]
-        peers = [] if self.is_alone else [gpu for gpu in gpus[: 2 * n] if gpu not in own]
-        return ",".join(map(str, [*own, *peers]))
+        first = gpus[n : 2 * n] if engine == DECODE and not self.is_alone else gpus[:n]
+        peers = [] if self.is_alone else [gpu for gpu in gpus[: 2 * n] if gpu not in first]
+        return ",".join(map(str, [*first, *peers]))
 
 
 def vllm_options(site: Site, engine: str) -> list[str]:
@@ -136,27 +137,27 @@ def vllm_options(site: Site, engine: str) -> list[str]:
     return [*words, *options.extra_args]
 
 
-def _transfer_config(site: Site, engine: str) -> dict[str, Any]:
+def _transfer_config(site: Site, engine: str) -> dict[str, object]:
     options = site.options
-    extra: dict[str, Any] = {"num_threads": site.engine.num_threads, **options.extra_config}
+    extra: dict[str, object] = {"num_threads": site.engine.num_threads, **options.extra_config}
     if options.cross_layer_blocks:
         extra["enable_cross_layers_blocks"] = "True"
     role = "kv_producer" if engine == PREFILL else "kv_consumer"
-    config: dict[str, Any] = {"kv_connector": options.kv_connector, "kv_role": role}
+    config: dict[str, object] = {"kv_connector": options.kv_connector, "kv_role": role}
     if options.kv_buffer_device is not None:
         config["kv_buffer_device"] = options.kv_buffer_device
     return {**config, "kv_connector_extra_config": extra}
 
 
-def engine_environment(site: Site, engine: str, own: dict[str, str]) -> dict[str, str]:
-    """Return an engine's variables: the planner's ``own``, vLLM's, then those of the arm."""
+def engine_environment(site: Site, engine: str, planned: dict[str, str]) -> dict[str, str]:
+    """Return an engine's variables: the planner's, vLLM's, then those of the arm."""
     options = site.options
     environment = {
         "VLLM_HOST_IP": "{bind}",
         "VLLM_LOG_STATS_INTERVAL": str(options.log_interval_s),
         "VLLM_NO_USAGE_STATS": "1",
         "DO_NOT_TRACK": "1",
-        **own,
+        **planned,
     }
     if not site.is_alone:
         environment["VLLM_NIXL_SIDE_CHANNEL_HOST"] = "{bind}"
@@ -245,7 +246,7 @@ def _driver(site: Site, metrics: Callable[[str], str]) -> Process:
     )
 
 
-def _config(site: Site) -> dict[str, Any]:
+def _config(site: Site) -> DriverConfig:
     options = site.options
     return {
         "model": site.name,
@@ -261,25 +262,12 @@ def _config(site: Site) -> dict[str, Any]:
 
 
 def _claim(site: Site, layouts: list[KvLayout]) -> Claim:
-    arm, host, road = site.arm, site.host, site.study.road
-    return Claim(
-        transport=arm.transport_name,
-        roads=list(arm.transport.roads),
+    return replace(
+        claim_of(site.study, site.launch, layouts[0]),
+        # Decode pulls, whatever the replay of the same study would do; it prints no use counts.
         operation="read",
-        memory=site.engine.memory,
-        descriptor_bytes=layouts[0].descriptor_bytes,
-        backend=arm.transport.backend,
-        environment=BACKENDS[arm.transport.backend].variables(arm.environment),
-        counters=list(arm.transport.counters),
-        link_layer=arm.transport.link_layer,
-        interfaces=list(host.interfaces),
-        rdma_devices=list(host.rdma_devices),
-        gpus=list(host.gpus),
         ranks=1,
         use_counts=False,
-        carried_at_least=road.carried_at_least,
-        not_carried_at_most=road.not_carried_at_most,
-        idle_bytes_per_s=road.idle_bytes_per_s,
         serving=Serving(
             engine_ranks=site.engine.tensor_parallel_size,
             largest_descriptor_bytes=max(layout.n_bytes for layout in layouts),
@@ -287,7 +275,7 @@ def _claim(site: Site, layouts: list[KvLayout]) -> Claim:
             failed_share_at_most=site.options.failed_share_at_most,
             log_lines=_log_lines(site),
             labels=[
-                _cache_label("workload.block_tokens", "block_size", arm.workload.block_tokens),
+                _cache_label("workload.block_tokens", "block_size", site.arm.workload.block_tokens),
                 _cache_label("prefix caching", "enable_prefix_caching", False),
             ],
             is_aggregated=site.is_alone,
@@ -321,38 +309,41 @@ def _log_lines(site: Site) -> list[LogLine]:
 
 
 def _planned_cell(site: Site, cell: Cell, layout: KvLayout) -> PlannedCell:
-    work, engine = site.arm.workload, site.engine
-    loads = [
-        ("warmup", work.warmup_pulls, 1),
-        ("one_at_a_time", work.pulls, 1),
-        ("in_flight", work.pulls_in_flight, work.concurrency),
-    ]
-    phases = []
-    for number, (name, requests, concurrency) in enumerate(loads):
-        is_own = number == 0
+    engine, phases = site.engine, []
+    for load in loads_of(site.study, site.launch, cell):
+        # The driver sends the requests of the warm-up itself, whatever the tool.
+        is_own = load.phase == "warmup"
         output_tokens = site.options.output_tokens
-        line = {
+        request: LoadRequest = {
             "cell": cell.id,
-            "phase": name,
+            "phase": load.phase,
             "is_own": is_own,
             "prompt_tokens": cell.prompt_tokens,
             "output_tokens": min(output_tokens, _WARMUP_OUTPUT_TOKENS) if is_own else output_tokens,
-            "requests": requests,
-            "concurrency": concurrency,
-            "seed": (site.study.seed * 1_000_000 + cell.block * 1000 + number) % _SEED_LIMIT,
+            "requests": load.pulls,
+            "concurrency": load.in_flight,
+            "seed": load.seed % _SEED_LIMIT,
             "timeout_s": engine.phase_timeout_s,
             "descriptors": layout.n_descriptors,
             "pull_bytes": layout.n_bytes,
         }
         phases.append(
             Phase(
-                name=name,
-                command=Command([_DRIVER_NAME], line, "phase_done"),
+                name=load.phase,
+                command=Command([_DRIVER_NAME], {**request}, "phase_done"),
                 timeout_s=engine.phase_timeout_s + _PHASE_SLACK_S,
-                pulls=0 if site.is_alone else requests * engine.tensor_parallel_size,
+                pulls=0 if site.is_alone else load.pulls * engine.tensor_parallel_size,
             )
         )
     return PlannedCell(cell.id, cell.prompt_tokens, phases)
+
+
+def check_served(engine: Engine) -> None:
+    """Raise UserError for an option of the replay that would change nothing here."""
+    if engine.regions is not None:
+        raise UserError(
+            f"engine.regions: engine {engine.name} lays out its own cache; leave it null"
+        )
 
 
 def served_layout(layout: KvLayout, engine: Engine, model: Model) -> KvLayout:

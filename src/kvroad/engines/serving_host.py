@@ -56,10 +56,10 @@ def examine_serving(study: Study, design: Design, host: ExaminedHost) -> list[Ho
         found = host.ask(_script(study))
     except UserError as error:
         return [HostFinding(_CHECK, REFUSED, str(error))]
-    name = found["missing"]
-    if name is not None:
+    if found["missing"] is not None:
+        name = str(found["missing"])
         return [HostFinding(_CHECK, REFUSED, f"{name}: {found['error']}", _FIXES[name])]
-    paths = ", ".join(str(value) for name, value in found.items() if name.startswith("host."))
+    paths = ", ".join(str(path) for key, path in found.items() if key.startswith("host."))
     return [HostFinding(_CHECK, OK, paths)]
 
 

@@ -7,6 +7,7 @@ from kvroad.engines.serving import (
     FRONTEND,
     PREFILL,
     Site,
+    check_served,
     engine_environment,
     served_layout,
     serving_plan,
@@ -65,5 +66,10 @@ def _proxy(site: Site) -> Process:
 
 
 KIND = EngineKind(
-    "vllm", plan=vllm_plan, examine=examine_serving, layout=served_layout, serves=True
+    "vllm",
+    plan=vllm_plan,
+    examine=examine_serving,
+    layout=served_layout,
+    check=check_served,
+    serves=True,
 )

@@ -6,10 +6,11 @@ import json
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 from kvroad.agent.exits import BUSY, OK
 from kvroad.errors import UserError
+from kvroad.evidence.events import AgentEvent, end_of
 from kvroad.evidence.host_facts import HostSurvey
 from kvroad.hosts.machine import HostLost, Machine
 from kvroad.hosts.session import AgentSession
@@ -18,7 +19,7 @@ from kvroad.study import fields as study
 
 __all__ = ["AgentHost", "OnEvent", "RunningHost", "is_usable", "one_line"]
 
-OnEvent = Callable[[dict[str, Any]], None]
+OnEvent = Callable[[AgentEvent], None]
 # The probe of NIXL loads CUDA where there is one, which takes a while on a cold disk.
 _CALL_S = 60.0
 _FETCHES = 3
@@ -62,16 +63,18 @@ class AgentHost:
         done = self.machine.call(["facts", f"--ports={','.join(map(str, ports))}"], _CALL_S)
         failure = f"the agent does not run: {done.last_words}"
         # The agent there is of this very version: it was brought along.
-        return cast("HostSurvey", self._json(done.returncode, done.stdout, failure))
+        survey: HostSurvey = self._json(done.returncode, done.stdout, failure)
+        return survey
 
-    def probe(self, script: str) -> dict[str, Any]:
-        """Run a script that prints one line of JSON with the Python that engines get.
+    def probe(self, script: str) -> dict[str, object]:
+        """Run a script that prints a JSON object on one line with the Python that engines get.
 
         What it printed counts, however its process ended: libraries may crash at exit.
         """
         done = self.machine.ask_python(script, _CALL_S)
         failure = f"probe: ended with status {done.returncode}: {done.last_words}"
-        return self._json(0, done.stdout, failure)
+        answer: dict[str, object] = self._json(0, done.stdout, failure)
+        return answer
 
     def run(self, plan: Plan, raw_dir: Path, on_event: OnEvent) -> None:
         """Run a plan here, or fetch what an earlier run of the same plan left here.
@@ -157,21 +160,21 @@ class AgentHost:
             return "somebody else has taken the host over, after ending what was left"
         return f"'kvroad stop' did not end all: {done.stdout.strip() or done.last_words}"
 
-    def stop(self, owner: str) -> list[dict[str, Any]]:
+    def stop(self, owner: str) -> list[AgentEvent]:
         """End an owner's launch and what earlier ones of it left; return the agent's events."""
         done = self.machine.call(["stop", f"--owner={owner}"], _CALL_S * 2)
-        events = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+        lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+        events: list[AgentEvent] = [json.loads(line) for line in lines]
         if done.returncode not in (OK, BUSY):
             left = [pid for event in events for pid in event.get("left", [])]
             raise HostLost(f"{self.label}: could not end {left or done.last_words}")
         return events
 
-    def _json(self, returncode: int, text: str, failure: str) -> dict[str, Any]:
+    def _json(self, returncode: int, text: str, failure: str) -> Any:
         lines = [line for line in text.splitlines() if line.startswith("{")]
         if returncode != 0 or not lines:
             raise HostLost(f"{self.label}: {failure}")
-        data: dict[str, Any] = json.loads(lines[-1])
-        return data
+        return json.loads(lines[-1])
 
 
 def one_line(plan: Plan) -> str:
@@ -189,8 +192,8 @@ def is_usable(plan: Plan, raw_dir: Path) -> bool:
     """Return whether a raw folder is that of an unbroken run of this plan."""
     try:
         found = loads((raw_dir / "plan.json").read_text())
-        lines = (raw_dir / "events.jsonl").read_text().splitlines()
+        end = end_of(raw_dir)
     except (OSError, PlanError):
         return False
-    ends = [row for row in map(json.loads, lines) if row["event"] == "end"]
-    return essence(found) == essence(plan) and bool(ends) and ends[-1]["status"] != "interrupted"
+    is_unbroken = end is not None and end["status"] != "interrupted"
+    return is_unbroken and essence(found) == essence(plan)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from kvroad.agent.manifest import MANIFEST, write_manifest
+from kvroad.evidence.events import AgentEvent
 from kvroad.hosts.agent_host import AgentHost, OnEvent, is_usable, one_line
 from kvroad.hosts.machine import HostLost
 from kvroad.hosts.session import AgentSession
@@ -144,13 +145,11 @@ class PairedHosts:
             self._do(near, on_event, what, **where)
             self._do(far, _ignore, what, **where)
 
-    def _do(
-        self, session: AgentSession, on_event: OnEvent, what: str, **fields: Any
-    ) -> dict[str, Any]:
+    def _do(self, session: AgentSession, on_event: OnEvent, what: str, **fields: Any) -> AgentEvent:
         session.send(json.dumps({"do": what, **fields}))
         return self._await(session, f"{what}_done", on_event)
 
-    def _await(self, session: AgentSession, name: str, on_event: OnEvent) -> dict[str, Any]:
+    def _await(self, session: AgentSession, name: str, on_event: OnEvent) -> AgentEvent:
         for event in session.events():
             if event["event"] == "failed":
                 raise _Failed(event["step"], event["reason"])
@@ -160,7 +159,7 @@ class PairedHosts:
         raise HostLost(f"{session.label}: the agent ended without the event {name}")
 
 
-def _ignore(event: dict[str, Any]) -> None:
+def _ignore(event: AgentEvent) -> None:
     """Take an event of the half that does not lead."""
 
 

@@ -8,10 +8,10 @@ import queue
 import threading
 from collections.abc import Iterator
 from types import TracebackType
-from typing import Any
 
 from kvroad.agent.exits import BUSY, OK
 from kvroad.errors import UserError
+from kvroad.evidence.events import AgentEvent, Holder
 from kvroad.hosts.machine import HostLost, Link
 
 __all__ = ["AgentSession"]
@@ -35,11 +35,11 @@ class AgentSession:
         self._link = link
         self._lease_s = lease_s
         self.label = label
-        self._events: queue.Queue[dict[str, Any] | None] = queue.Queue()
+        self._events: queue.Queue[AgentEvent | None] = queue.Queue()
         self._noise: list[str] = []
         self._is_over = threading.Event()
         self._sending = threading.Lock()
-        self._last: dict[str, Any] = {}
+        self._last: AgentEvent | None = None
         self._is_silent = False
         self.has_ended = False
 
@@ -84,7 +84,7 @@ class AgentSession:
         except OSError as error:
             raise HostLost(self._text(f"the agent does not listen: {error}")) from error
 
-    def events(self) -> Iterator[dict[str, Any]]:
+    def events(self) -> Iterator[AgentEvent]:
         """Yield events until the agent has ended.
 
         Raises
@@ -98,7 +98,7 @@ class AgentSession:
             yield event
         self._refuse()
 
-    def next_event(self) -> dict[str, Any] | None:
+    def next_event(self) -> AgentEvent | None:
         """Return the next event other than ``alive``, None at the end."""
         silent_s = 0.0
         while True:
@@ -121,21 +121,21 @@ class AgentSession:
                 return event
 
     def _refuse(self) -> None:
-        returncode = self._link.wait(_TICK_S * 5)
+        returncode, last = self._link.wait(_TICK_S * 5), self._last or {"event": "none"}
         if returncode == OK:
             return
         if returncode == BUSY:
-            holder = self._last.get("holder", {})
+            holder: Holder = last.get("holder", {})
             raise UserError(
                 f"{self.label} is busy: {holder.get('owner')} (pid {holder.get('pid')}) "
                 f"holds it since {holder.get('since')}; wait, or set host.lock_timeout_s"
             )
         if returncode is None or returncode < 0:
             raise HostLost(self._text("the agent or the connection to it broke off"))
-        said = self._last.get("reason") or self._said()
-        raise HostLost(self._text(f"the agent ended with status {returncode}: {said}"))
+        reason = last.get("reason") or self._last_words()
+        raise HostLost(self._text(f"the agent ended with status {returncode}: {reason}"))
 
-    def _said(self) -> str:
+    def _last_words(self) -> str:
         lines = [line.strip() for line in self._link.errors().splitlines() if line.strip()]
         return (lines or self._noise or ["no message"])[-1]
 
@@ -160,10 +160,9 @@ class AgentSession:
 
     def _read(self) -> None:
         for line in self._link.lines():
-            try:
+            event: AgentEvent | None = None
+            with contextlib.suppress(ValueError):
                 event = json.loads(line)
-            except ValueError:
-                event = None
             if isinstance(event, dict) and "event" in event:
                 self._events.put(event)
             elif line.strip():

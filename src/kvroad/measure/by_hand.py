@@ -11,13 +11,14 @@ from kvroad.agent.bundle import PLANS, STUDY
 from kvroad.agent.manifest import MANIFEST, check_manifest
 from kvroad.engines import plan_of
 from kvroad.errors import UserError
+from kvroad.evidence.events import end_of, read_events
 from kvroad.hosts.agent_file import agent_bytes
 from kvroad.measure.cell_folder import lay_down
-from kvroad.measure.launch import end_of, settle, write_receipt
-from kvroad.measure.measurement import Measurement
+from kvroad.measure.launch import settle, write_receipt
+from kvroad.measure.measuring_run import MeasuringRun
 from kvroad.measure.missing import is_open, missing_launches
 from kvroad.plan import Plan, PlanError, dumps, essence, first_difference, loads
-from kvroad.proof.judge import judge_raw
+from kvroad.proof.judge import judge_cell
 from kvroad.results import cell_dir, next_attempt, outcome_of
 from kvroad.study.design import Cell, Design, Launch
 from kvroad.study.fields import Study
@@ -62,7 +63,7 @@ def write_bundle(
     return len(missing)
 
 
-def ingest(with_: Measurement, folder: Path, say: Callable[[str], None]) -> tuple[int, int]:
+def ingest(run: MeasuringRun, folder: Path, say: Callable[[str], None]) -> tuple[int, int]:
     """Take raw folders in as if measured here; return how many were taken and refused.
 
     Raises
@@ -75,41 +76,40 @@ def ingest(with_: Measurement, folder: Path, say: Callable[[str], None]) -> tupl
         raise UserError(f"{folder}: no raw folder in it (each has a {MANIFEST})")
     n_taken = n_refused = 0
     # In the order in which they were measured, as cells are listed.
-    places = {launch.id: place for place, launch in enumerate(with_.design.launches)}
+    places = {launch.id: place for place, launch in enumerate(run.design.launches)}
     for raw_dir in sorted(raw_dirs, key=lambda path: places.get(path.name, len(places))):
         try:
-            n_taken += _take(with_, raw_dir, say)
+            n_taken += _take(run, raw_dir, say)
         except UserError as refused:
             n_refused += 1
             say(f"refused: {refused}")
     return n_taken, n_refused
 
 
-def _take(with_: Measurement, raw_dir: Path, say: Callable[[str], None]) -> int:
+def _take(run: MeasuringRun, raw_dir: Path, say: Callable[[str], None]) -> int:
     """Take one raw folder in; 0 where its cells are here or it is not whole yet."""
     wrong = check_manifest(raw_dir)
     if wrong:
         raise UserError(f"{raw_dir}: {wrong}")
     plan = _read_plan(raw_dir)
-    launch, cells = _match(with_, plan, raw_dir)
+    launch, cells = _match(run, plan, raw_dir)
     end = end_of(raw_dir)
-    if end.get("status", "interrupted") == "interrupted":
+    if end is None or end["status"] == "interrupted":
         say(f"{raw_dir}: was stopped before its end; run the file again on its host")
         return 0
-    cells = [cell for cell in cells if _is_news(with_.results_dir, cell, raw_dir)]
+    cells = [cell for cell in cells if _is_wanted(run.results_dir, cell, raw_dir)]
     if not cells:
         say(f"{raw_dir}: is here already")
         return 0
-    attempt = next_attempt(with_.results_dir, [c.id for c in launch.cells], "unproven")
-    copy = with_.results_dir / "launches" / launch.id / f"attempt-{attempt}-raw"
+    attempt = next_attempt(run.results_dir, [c.id for c in launch.cells], "unproven")
+    copy = run.results_dir / "launches" / launch.id / f"attempt-{attempt}-raw"
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(raw_dir, copy)
     for cell in cells:
-        lay_down(with_, launch, cell, copy, attempt, is_last=cell is cells[-1])
-        raw = cell_dir(with_.results_dir, cell.id) / "raw"
-        outcome = judge_raw(raw, with_.study.road, cell.id)
-        settle(with_, cell, outcome, attempt, run_id=_run_id(raw_dir), measured_at=end.get("time"))
-    write_receipt(with_.results_dir, launch, attempt)
+        lay_down(run, launch, cell, copy, attempt, is_last=cell is cells[-1])
+        outcome = judge_cell(cell_dir(run.results_dir, cell.id), run.study.road)
+        settle(run, cell, outcome, attempt, run_id=_run_id(raw_dir), measured_at=end["time"])
+    write_receipt(run.results_dir, launch, attempt)
     return 1
 
 
@@ -120,24 +120,25 @@ def _read_plan(raw_dir: Path) -> Plan:
         raise UserError(f"{raw_dir}/plan.json: {error}") from error
 
 
-def _match(with_: Measurement, plan: Plan, raw_dir: Path) -> tuple[Launch, list[Cell]]:
+def _match(run: MeasuringRun, plan: Plan, raw_dir: Path) -> tuple[Launch, list[Cell]]:
     """Return the launch of the study whose plan this is, and the cells that it measured."""
     try:
-        launch = with_.design.launch(plan.launch)
+        launch = run.design.launch(plan.launch)
     except KeyError:
         raise UserError(
-            f"{raw_dir}: launch {plan.launch} is not of study {with_.study.name} as it is now; "
+            f"{raw_dir}: launch {plan.launch} is not of study {run.study.name} as it is now; "
             "give the overrides that the bundle was made with"
         ) from None
-    asked = {cell.cell for cell in plan.cells}
-    cells = [cell for cell in launch.cells if cell.id in asked]
-    difference = first_difference(essence(plan), essence(plan_of(with_.study, launch, cells)))
+    planned = {cell.cell for cell in plan.cells}
+    cells = [cell for cell in launch.cells if cell.id in planned]
+    difference = first_difference(essence(plan), essence(plan_of(run.study, launch, cells)))
     if difference:
         raise UserError(f"{raw_dir}: its plan is not the study's: {difference[:300]}")
     return launch, cells
 
 
-def _is_news(results_dir: Path, cell: Cell, raw_dir: Path) -> bool:
+def _is_wanted(results_dir: Path, cell: Cell, raw_dir: Path) -> bool:
+    """Return whether a cell is open and this very folder was not taken in before."""
     if not is_open(outcome_of(results_dir, cell.id)):
         return False
     known = cell_dir(results_dir, cell.id) / "raw" / MANIFEST
@@ -145,5 +146,4 @@ def _is_news(results_dir: Path, cell: Cell, raw_dir: Path) -> bool:
 
 
 def _run_id(raw_dir: Path) -> str | None:
-    rows = map(json.loads, (raw_dir / "events.jsonl").read_text().splitlines())
-    return next((row.get("run_id") for row in rows if row["event"] == "launch"), None)
+    return next((e.get("run_id") for e in read_events(raw_dir) if e["event"] == "launch"), None)

@@ -6,7 +6,7 @@ import itertools
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from kvroad.engines import largest_launch, pool_bytes
 from kvroad.errors import UserError
@@ -69,10 +69,10 @@ def findings_of(study: Study, design: Design, host: AgentHost) -> list[HostFindi
     return findings
 
 
-def _asker(host: AgentHost) -> Callable[[str], dict[str, Any]]:
+def _asker(host: AgentHost) -> Callable[[str], dict[str, object]]:
     """Return what runs a script on the host; in the table the host need not be named again."""
 
-    def ask(script: str) -> dict[str, Any]:
+    def ask(script: str) -> dict[str, object]:
         try:
             return host.probe(script)
         except HostLost as lost:

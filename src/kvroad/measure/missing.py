@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-from kvroad.results import next_attempt, outcome_of, receipt_path
+from kvroad.results import CellOutcome, next_attempt, outcome_of, receipt_path
 from kvroad.study.design import Cell, Design, Launch
 from kvroad.study.fields import Study
 
@@ -28,6 +27,6 @@ def missing_launches(
     return found
 
 
-def is_open(outcome: dict[str, Any] | None) -> bool:
+def is_open(outcome: CellOutcome | None) -> bool:
     """Return whether a cell is still to be measured: without an outcome, or not proven."""
     return outcome is None or outcome["outcome"] != "proven"

@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from kvroad.errors import UserError
 from kvroad.files import write_json
@@ -30,7 +29,7 @@ def check_host(
     host: RunningHost,
     results_dir: Path,
     say: Callable[[str], None] = print,
-) -> list[dict[str, Any]]:
+) -> list[dict[str, str]]:
     """Check every host, write the tables beside the results and return their rows.
 
     Raises
@@ -38,16 +37,16 @@ def check_host(
     UserError
         For the first check that fails, with what would pass.
     """
-    rows: list[dict[str, Any]] = []
-    for one in host.hosts():
-        findings = [*findings_of(study, design, one), disk("disk here", *free_bytes(results_dir))]
+    rows: list[dict[str, str]] = []
+    for part in host.hosts():
+        findings = [*findings_of(study, design, part), disk("disk here", *free_bytes(results_dir))]
         table = [asdict(finding) for finding in findings]
-        write_json(results_dir / "hosts" / one.host.name / "preflight.json", table)
-        rows += [{"host": one.host.name, **row} for row in table]
+        write_json(results_dir / "hosts" / part.host.name / "preflight.json", table)
+        rows += [{"host": part.host.name, **row} for row in table]
         if any(finding.status != OK for finding in findings):
-            for line in table_lines(findings, one.label):
+            for line in table_lines(findings, part.label):
                 say(line)
-        refuse(findings, one.label)
+        refuse(findings, part.label)
     return rows
 
 
@@ -91,13 +90,13 @@ def check_hosts(
             check_host(study, design, host, results_dir, say)
         return
 
-    def check(one: Host) -> str:
+    def check(spec: Host) -> str:
         try:
-            with closing(open_host(one)) as host:
-                check_host(on_host(study, one.name), design, host, results_dir, say)
+            with closing(open_host(spec)) as host:
+                check_host(on_host(study, spec.name), design, host, results_dir, say)
         except UserError as error:
-            note_lost(results_dir, run_id, one.name, str(error))
-            say(f"host {one.name} is left out of this run: {error}")
+            note_lost(results_dir, run_id, spec.name, str(error))
+            say(f"host {spec.name} is left out of this run: {error}")
             return str(error)
         return ""
 

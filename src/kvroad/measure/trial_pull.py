@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from kvroad.engines import plan_of
+from kvroad.evidence.events import AgentEvent
 from kvroad.hosts import RunningHost
 from kvroad.measure.host_fitness import findings_of
 from kvroad.proof.diagnose import Diagnosis, diagnose_complaints, diagnose_pulls
@@ -66,7 +66,7 @@ class ArmFinding:
 
 def examine_hosts(study: Study, design: Design, host: RunningHost) -> list[HostTable]:
     """Return the preflight table of every host of a study."""
-    return [HostTable(one.label, findings_of(study, design, one)) for one in host.hosts()]
+    return [HostTable(part.label, findings_of(study, design, part)) for part in host.hosts()]
 
 
 def is_fit(tables: Sequence[HostTable]) -> bool:
@@ -112,7 +112,7 @@ def _examine(
     study: Study, launch: Launch, host: RunningHost, tables: Sequence[HostTable], folder: Path
 ) -> ArmFinding:
     raw_dir = folder / launch.arm.label
-    events: list[dict[str, Any]] = []
+    events: list[AgentEvent] = []
     plan = plan_of(study, launch, launch.cells)
     host.run(plan, raw_dir, events.append)
     if any(event["event"] == "recovered" for event in events):

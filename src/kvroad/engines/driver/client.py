@@ -9,13 +9,26 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypedDict
 from urllib.parse import urlsplit
 
 __all__ = ["Answer", "Failed", "ask", "get", "random_prompt", "send_all"]
 
 # Token ids that every vocabulary in use has and that are no special tokens.
 _FIRST_ID, _LAST_ID = 300, 4000
+
+
+class _Usage(TypedDict, total=False):
+    prompt_tokens: int
+    completion_tokens: int
+
+
+class _Event(TypedDict, total=False):
+    """An event of OpenAI's stream of completions, as far as it is used."""
+
+    error: object
+    choices: list[object]
+    usage: _Usage | None
 
 
 class Failed(Exception):
@@ -34,7 +47,7 @@ class Answer:
     chunks: list[float] = field(default_factory=list)
     error: str | None = None
 
-    def as_row(self, number: int) -> dict[str, Any]:
+    def as_row(self, number: int) -> dict[str, object]:
         """Return the row of ``requests.jsonl``."""
         row = {k: v for k, v in vars(self).items() if k != "chunks"}
         return {"request": number, **row, "n_chunks": len(self.chunks)}
@@ -141,7 +154,7 @@ def _body(response: http.client.HTTPResponse, url: str) -> str:
     return text
 
 
-def _events(response: http.client.HTTPResponse) -> Iterator[dict[str, Any]]:
+def _events(response: http.client.HTTPResponse) -> Iterator[_Event]:
     """Yield the data of server-sent events until ``[DONE]``."""
     for raw in response:
         line = raw.decode(errors="replace").strip()
@@ -153,7 +166,7 @@ def _events(response: http.client.HTTPResponse) -> Iterator[dict[str, Any]]:
         yield json.loads(data)
 
 
-def _take(answer: Answer, event: dict[str, Any]) -> None:
+def _take(answer: Answer, event: _Event) -> None:
     now = time.monotonic()
     if event.get("error"):
         raise Failed(f"the server says: {event['error']}")
@@ -161,6 +174,6 @@ def _take(answer: Answer, event: dict[str, Any]) -> None:
     if event.get("choices"):
         answer.first_token = answer.first_token or now
         answer.chunks.append(now)
-    usage = event.get("usage") or {}
+    usage: _Usage = event.get("usage") or {}
     answer.output_tokens = usage.get("completion_tokens", answer.output_tokens)
     answer.input_tokens = usage.get("prompt_tokens", answer.input_tokens)

@@ -10,11 +10,11 @@ import subprocess
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from .client import Failed
 
-__all__ = ["Phase", "Tool", "hash_of", "run_tool"]
+__all__ = ["Load", "LoadFacts", "Tool", "hash_of", "run_tool"]
 
 _LAST_LINES = 4
 # What an engine needs to stay off the network keeps aiperf from a tokenizer folder.
@@ -22,8 +22,8 @@ _NOT_FOR_AIPERF = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 
 
 @dataclass(frozen=True)
-class Phase:
-    """What is asked for: so many requests, so many at a time, of fixed lengths."""
+class Load:
+    """The load of one phase: so many requests, so many at a time, of fixed lengths in tokens."""
 
     prompt_tokens: int
     output_tokens: int
@@ -31,6 +31,18 @@ class Phase:
     concurrency: int
     seed: int
     timeout_s: float
+
+
+class LoadFacts(TypedDict, total=False):
+    """What is known of a load once it is over; ``prompts_sha256`` is None where it cannot be."""
+
+    tool: str
+    argv: list[str]
+    returncode: int
+    wall_s: float
+    prompts_sha256: str | None
+    n_prompts: int
+    error: str
 
 
 @dataclass(frozen=True)
@@ -44,37 +56,37 @@ class Tool:
     tokenizer: str
     url: str
 
-    def argv(self, phase: Phase, folder: Path) -> list[str]:
+    def argv(self, load: Load, folder: Path) -> list[str]:
         """Return the command of a phase; its files end up in ``folder``."""
-        return self._aiperf(phase, folder) if self.name == "aiperf" else self._vllm(phase, folder)
+        return self._aiperf(load, folder) if self.name == "aiperf" else self._vllm(load, folder)
 
-    def _aiperf(self, phase: Phase, folder: Path) -> list[str]:
-        n_out = str(phase.output_tokens)
+    def _aiperf(self, load: Load, folder: Path) -> list[str]:
+        n_out = str(load.output_tokens)
         return [
             *(self.aiperf, "profile", "--model", self.model, "--tokenizer", self.tokenizer),
             *("--url", self.url, "--endpoint-type", "completions", "--streaming"),
-            *("--synthetic-input-tokens-mean", str(phase.prompt_tokens)),
+            *("--synthetic-input-tokens-mean", str(load.prompt_tokens)),
             *("--synthetic-input-tokens-stddev", "0"),
             *("--output-tokens-mean", n_out, "--output-tokens-stddev", "0"),
             *("--extra-inputs", "ignore_eos:true", "--extra-inputs", f"min_tokens:{n_out}"),
-            *("--use-server-token-count", "--concurrency", str(phase.concurrency)),
-            *("--request-count", str(phase.requests)),
+            *("--use-server-token-count", "--concurrency", str(load.concurrency)),
+            *("--request-count", str(load.requests)),
             # As many prompts as requests: none is sent twice.
-            *("--num-dataset-entries", str(phase.requests)),
-            *("--random-seed", str(phase.seed), "--ui", "none", "--no-gpu-telemetry"),
+            *("--num-dataset-entries", str(load.requests)),
+            *("--random-seed", str(load.seed), "--ui", "none", "--no-gpu-telemetry"),
             *("--no-server-metrics", "--export-level", "records"),
             *("--output-artifact-dir", str(folder)),
         ]
 
-    def _vllm(self, phase: Phase, folder: Path) -> list[str]:
+    def _vllm(self, load: Load, folder: Path) -> list[str]:
         return [
             *(self.engine_python, "-m", "vllm.entrypoints.cli.main", "bench", "serve"),
             *("--backend", "openai", "--base-url", self.url, "--endpoint", "/v1/completions"),
             *("--model", self.tokenizer, "--served-model-name", self.model),
-            *("--dataset-name", "random", "--random-input-len", str(phase.prompt_tokens)),
-            *("--random-output-len", str(phase.output_tokens), "--random-range-ratio", "0"),
-            *("--num-prompts", str(phase.requests), "--max-concurrency", str(phase.concurrency)),
-            *("--num-warmups", "0", "--ignore-eos", "--seed", str(phase.seed)),
+            *("--dataset-name", "random", "--random-input-len", str(load.prompt_tokens)),
+            *("--random-output-len", str(load.output_tokens), "--random-range-ratio", "0"),
+            *("--num-prompts", str(load.requests), "--max-concurrency", str(load.concurrency)),
+            *("--num-warmups", "0", "--ignore-eos", "--seed", str(load.seed)),
             *("--save-result", "--save-detailed", "--result-dir", str(folder)),
             *("--result-filename", "bench.json"),
         ]
@@ -86,7 +98,7 @@ class Tool:
         return {k: v for k, v in os.environ.items() if k not in _NOT_FOR_AIPERF}
 
 
-def run_tool(tool: Tool, phase: Phase, folder: Path) -> dict[str, Any]:
+def run_tool(tool: Tool, load: Load, folder: Path) -> LoadFacts:
     """Run one phase and return what is known of it; an exit status of 0 proves nothing yet.
 
     Raises
@@ -94,7 +106,7 @@ def run_tool(tool: Tool, phase: Phase, folder: Path) -> dict[str, Any]:
     Failed
         When the tool does not start or does not end in time.
     """
-    argv = tool.argv(phase, folder)
+    argv = tool.argv(load, folder)
     started = time.monotonic()
     log_path = folder / "tool.log.txt"
     with open(log_path, "wb") as log:
@@ -110,11 +122,11 @@ def run_tool(tool: Tool, phase: Phase, folder: Path) -> dict[str, Any]:
         except OSError as error:
             raise Failed(f"{argv[0]}: {error.strerror or error}") from error
     try:
-        status = process.wait(phase.timeout_s)
+        status = process.wait(load.timeout_s)
     except subprocess.TimeoutExpired as error:
         _end(process)
-        raise Failed(f"{tool.name} did not end within {phase.timeout_s:g} s") from error
-    facts = {
+        raise Failed(f"{tool.name} did not end within {load.timeout_s:g} s") from error
+    facts: LoadFacts = {
         "tool": tool.name,
         "argv": argv,
         "returncode": status,
@@ -138,8 +150,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             continue
 
 
-def _prompts(folder: Path) -> dict[str, Any]:
-    """Return the hash of all prompts that aiperf wrote down, and take the long file away."""
+def _prompts(folder: Path) -> LoadFacts:
+    """Return hash and number of the prompts that aiperf wrote down; take the long file away."""
     path = folder / "inputs.json"
     try:
         data = json.loads(path.read_text())["data"]

@@ -53,7 +53,7 @@ class _Handler(BaseHTTPRequestHandler):
                 return
         self._pass_on("POST", self.server.decode, raw)
 
-    def _prefilled(self, body: dict[str, Any], prefill: str) -> bytes:
+    def _prefilled(self, body: dict[str, object], prefill: str) -> bytes:
         self._request_id = str(uuid.uuid4())
         first = {k: v for k, v in body.items() if k not in ("stream_options", "min_tokens")}
         first |= {"max_tokens": 1, "stream": False, "kv_transfer_params": _REMOTE_DECODE}

@@ -14,10 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from . import ReplayConfig
 from .binding import NoNixl, make_agent, nixl_errors, versions
 from .memory import CudaError, Pool, PoolShape, Words, make_pool
 from .pulls import PhaseRequest, Poster
-from .side_channel import Client, Server, SideChannelError
+from .side_channel import Client, PeerAnswer, PeerRequest, Server, SideChannelError
 
 __all__ = ["main"]
 
@@ -27,7 +28,7 @@ _CHANNEL_TIMEOUT_S = 300.0
 class Half:
     """Pool, NIXL agent and events of one half; the posting half also drives the pulls."""
 
-    def __init__(self, role: str, rank: int, config: dict[str, Any], events_fd: int) -> None:
+    def __init__(self, role: str, rank: int, config: ReplayConfig, events_fd: int) -> None:
         self.role, self.rank, self.config = role, rank, config
         self.name = f"{role}-{rank}"
         self._events = os.fdopen(events_fd, "w", buffering=1)
@@ -41,7 +42,8 @@ class Half:
             config["gap_bytes"],
         )
         self.agent = make_agent(self.name, config["num_threads"], config["progress_delay_us"])
-        device = config[f"{role}_gpus"][rank] if config["memory"] == "VRAM" else 0
+        gpus = config["prefill_gpus"] if role == "prefill" else config["decode_gpus"]
+        device = gpus[rank] if config["memory"] == "VRAM" else 0
         self.pool: Pool = make_pool(self.shape, config["memory"], device)
         if role == "prefill":
             self.pool.fill_pattern()
@@ -57,8 +59,8 @@ class Half:
         """Return NIXL's form of all descriptors of a pool."""
         return self.agent.get_xfer_descs(self.shape.descriptors(bases, device), self.pool.segment)
 
-    def handle(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Answer the posting half."""
+    def handle(self, request: PeerRequest) -> PeerAnswer:
+        """PeerAnswer the posting half."""
         op = request["op"]
         # Requests come in on threads of the side channel.
         self.pool.use()
@@ -200,7 +202,7 @@ def main() -> int:
     parser.add_argument("--host", required=True)
     parser.add_argument("--ports", required=True, help="side channel ports by rank, with commas")
     arguments = parser.parse_args()
-    config = json.loads(arguments.config.read_text())
+    config: ReplayConfig = json.loads(arguments.config.read_text())
     ports = [int(p) for p in arguments.ports.split(",")]
     poster_role = "decode" if config["operation"] == "read" else "prefill"
     try:

@@ -5,14 +5,37 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
 from .binding import nixl_errors
 from .memory import PoolShape, Words
 
-__all__ = ["PhaseRequest", "Poster", "Slot"]
+__all__ = ["PhaseRequest", "Poster", "PullRow", "Slot"]
+
+
+class PullRow(TypedDict):
+    """One pull in ``pulls-RANK.jsonl``; what NIXL does not tell is None."""
+
+    cell: str
+    phase: str
+    pull: int
+    rank: int
+    operation: str
+    in_flight: int
+    descriptors_planned: int
+    descriptors_given: int
+    bytes_planned: int
+    start_mono_ns: int
+    wall_us: float | None
+    state: str
+    descriptors_moved: int | None
+    bytes_moved: int | None
+    post_us: int | None
+    xfer_us: int | None
+    error: str | None
+    verified: bool | None
 
 
 @dataclass(frozen=True)
@@ -80,14 +103,14 @@ class Poster:
     progress: Callable[[int], None]
     finished: tuple[Words, Words] | None = None
 
-    def run(self, request: PhaseRequest) -> list[dict[str, Any]]:
+    def run(self, request: PhaseRequest) -> list[PullRow]:
         """Run one phase and return its rows in the order of completion."""
         rng = np.random.default_rng(request.seed)
         slots, remote = self._slots(request, rng)
         free, free_remote = list(range(len(slots))), list(range(len(remote)))
         active: list[_Active] = []
-        rows: list[dict[str, Any]] = []
-        landed: dict[int, tuple[dict[str, Any], Words, Words]] = {}
+        rows: list[PullRow] = []
+        landed: dict[int, tuple[PullRow, Words, Words]] = {}
         posted = 0
         is_alone = request.in_flight == 1
         if not is_alone:
@@ -121,7 +144,7 @@ class Poster:
         self.finished = landed[chosen][1:]
         return rows
 
-    def _verify_last(self, landed: dict[int, tuple[dict[str, Any], Words, Words]]) -> None:
+    def _verify_last(self, landed: dict[int, tuple[PullRow, Words, Words]]) -> None:
         """Compare what each slot holds once all have ended.
 
         Looking at memory earlier would take time from the pulls still in flight; so the
@@ -171,11 +194,11 @@ class Poster:
             pull.wall_us = (time.monotonic_ns() - pull.started_ns) / 1000
         return done
 
-    def _row(self, pull: _Active, request: PhaseRequest) -> dict[str, Any]:
+    def _row(self, pull: _Active, request: PhaseRequest) -> PullRow:
         slot = pull.slot
         assert slot.remote is not None
         planned = request.n_blocks * self.shape.n_tensors * self.shape.halves
-        row: dict[str, Any] = {
+        row: PullRow = {
             "cell": request.cell,
             "phase": request.phase,
             "pull": pull.number,
@@ -188,17 +211,20 @@ class Poster:
             "start_mono_ns": pull.started_ns,
             "wall_us": pull.wall_us,
             "state": pull.state,
+            "descriptors_moved": None,
+            "bytes_moved": None,
+            "post_us": None,
+            "xfer_us": None,
+            "error": None if pull.state == "DONE" else f"state {pull.state}",
+            "verified": None,
         }
         try:
-            told = self.agent.get_xfer_telemetry(pull.handle)
-            row["descriptors_moved"] = int(told.descCount)
-            row["bytes_moved"] = int(told.totalBytes)
-            row["post_us"] = int(told.postDuration)
-            row["xfer_us"] = int(told.xferDuration)
-            row["error"] = None if pull.state == "DONE" else f"state {pull.state}"
+            telemetry = self.agent.get_xfer_telemetry(pull.handle)
+            row["descriptors_moved"] = int(telemetry.descCount)
+            row["bytes_moved"] = int(telemetry.totalBytes)
+            row["post_us"] = int(telemetry.postDuration)
+            row["xfer_us"] = int(telemetry.xferDuration)
         except nixl_errors() as error:
-            row.update(descriptors_moved=None, bytes_moved=None, post_us=None, xfer_us=None)
             row["error"] = f"{type(error).__name__}: {error}"
         pull.handle.release()
-        row["verified"] = None
         return row

@@ -11,11 +11,41 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypedDict
 
-__all__ = ["Client", "Server", "SideChannelError"]
+__all__ = ["Client", "PeerAnswer", "PeerRequest", "Server", "SideChannelError"]
 
-Handler = Callable[[dict[str, Any]], dict[str, Any]]
+
+class _PeerRequest(TypedDict):
+    op: str
+
+
+class PeerRequest(_PeerRequest, total=False):
+    """``hello``; ``poison`` of blocks; ``matches`` of local and remote blocks; ``barrier``.
+
+    ``n`` is the number of ranks that meet at the barrier of this ``name``.
+    """
+
+    blocks: list[int]
+    local: list[int]
+    remote: list[int]
+    every_word: bool
+    name: str
+    n: int
+    timeout_s: float
+
+
+class PeerAnswer(TypedDict, total=False):
+    """Of ``hello``: NIXL's metadata in base64, the pool's addresses and GPU; of ``matches``: ok."""
+
+    metadata: str
+    bases: list[int]
+    device: int
+    ok: bool
+    error: str
+
+
+Handler = Callable[[PeerRequest], PeerAnswer]
 
 
 class SideChannelError(Exception):
@@ -56,7 +86,7 @@ class Server:
                 stream.write(json.dumps(answer) + "\n")
                 stream.flush()
 
-    def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
+    def _answer(self, request: PeerRequest) -> PeerAnswer:
         if request["op"] == "barrier":
             self._barrier(request["name"], request["n"]).wait(request["timeout_s"])
             return {}
@@ -93,7 +123,7 @@ class Client:
         self._socket.settimeout(timeout_s)
         self._stream = self._socket.makefile("rw")
 
-    def ask(self, op: str, **fields: Any) -> dict[str, Any]:
+    def ask(self, op: str, **fields: Any) -> PeerAnswer:
         """Send one request and return the answer."""
         try:
             self._stream.write(json.dumps({"op": op, **fields}) + "\n")
@@ -103,7 +133,7 @@ class Client:
             raise SideChannelError(f"{op}: {error}") from error
         if not line:
             raise SideChannelError(f"{op}: the other half closed the connection")
-        answer: dict[str, Any] = json.loads(line)
+        answer: PeerAnswer = json.loads(line)
         if "error" in answer:
             raise SideChannelError(f"{op}: {answer['error']}")
         return answer

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import paramiko
 
@@ -46,11 +45,11 @@ def _lines(path: Path, depth: int) -> Iterator[str]:
                     yield from _lines(found, depth - 1)
 
 
-def known_hosts_files(settings: Mapping[str, Any]) -> list[str]:
+def known_hosts_files(settings: Mapping[str, str]) -> list[str]:
     """Return the files that list host keys, for the settings of one host."""
-    told = str(settings.get("userknownhostsfile", "")).split() or list(_DEFAULT_KNOWN_HOSTS)
-    told += str(settings.get("globalknownhostsfile", "")).split() or list(_SYSTEM_KNOWN_HOSTS)
-    return [path for path in map(_expanded, told) if Path(path).is_file()]
+    paths = str(settings.get("userknownhostsfile", "")).split() or list(_DEFAULT_KNOWN_HOSTS)
+    paths += str(settings.get("globalknownhostsfile", "")).split() or list(_SYSTEM_KNOWN_HOSTS)
+    return [path for path in map(_expanded, paths) if Path(path).is_file()]
 
 
 def identity_files(named: list[str]) -> list[tuple[str, bool]]:

@@ -27,8 +27,8 @@ _READ_S = 20.0
 # Old Pythons must be able to say how old they are.
 _GREETING = (
     "import json, os, platform, sys; "
-    "told = [os.getcwd(), platform.node(), sys.version_info[:3]]; "
-    f"sys.stdout.write({_MARK!r} + json.dumps(told) + chr(10))"
+    "place = [os.getcwd(), platform.node(), sys.version_info[:3]]; "
+    f"sys.stdout.write({_MARK!r} + json.dumps(place) + chr(10))"
 )
 
 

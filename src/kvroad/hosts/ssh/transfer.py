@@ -6,11 +6,10 @@ import json
 import os
 import posixpath
 import shutil
-from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from kvroad.agent.manifest import MANIFEST, check_manifest, hash_file
+from kvroad.agent.manifest import MANIFEST, FileFacts, check_manifest, hash_file
 from kvroad.hosts.machine import HostLost
 
 __all__ = ["download"]
@@ -47,9 +46,9 @@ def download(sftp: Any, folder: str, target: Path, label: str) -> None:
     os.replace(partial, target)
 
 
-def _files_of(manifest: bytes, label: str) -> dict[str, Mapping[str, Any]]:
+def _files_of(manifest: bytes, label: str) -> dict[str, FileFacts]:
     try:
-        files: dict[str, Mapping[str, Any]] = json.loads(manifest)
+        files: dict[str, FileFacts] = json.loads(manifest)
     except ValueError as error:
         raise HostLost(f"{label}: no valid manifest: {error}") from error
     for name in files:
@@ -59,7 +58,7 @@ def _files_of(manifest: bytes, label: str) -> dict[str, Mapping[str, Any]]:
     return files
 
 
-def _fetch_file(sftp: Any, remote: str, local: Path, facts: Mapping[str, Any]) -> None:
+def _fetch_file(sftp: Any, remote: str, local: Path, facts: FileFacts) -> None:
     if _is_whole(local, facts):
         return
     local.parent.mkdir(parents=True, exist_ok=True)
@@ -70,7 +69,7 @@ def _fetch_file(sftp: Any, remote: str, local: Path, facts: Mapping[str, Any]) -
         _copy(sftp, remote, local, 0, facts["bytes"])
 
 
-def _is_whole(local: Path, facts: Mapping[str, Any]) -> bool:
+def _is_whole(local: Path, facts: FileFacts) -> bool:
     return (
         local.is_file()
         and local.stat().st_size == facts["bytes"]

@@ -10,11 +10,11 @@ from kvroad.hosts import RunningHost
 from kvroad.study.design import Cell, Design
 from kvroad.study.fields import Study
 
-__all__ = ["Measurement", "cell_name"]
+__all__ = ["MeasuringRun", "cell_name"]
 
 
 @dataclass(frozen=True)
-class Measurement:
+class MeasuringRun:
     """What a launch is measured with.
 
     Parameters
@@ -38,9 +38,9 @@ class Measurement:
     say: Callable[[str], None]
 
 
-def cell_name(with_: Measurement, cell: Cell) -> str:
+def cell_name(run: MeasuringRun, cell: Cell) -> str:
     """Return a cell's number and name, as progress lines begin."""
-    cells = with_.design.cells
+    cells = run.design.cells
     number = next(i for i, c in enumerate(cells, 1) if c.id == cell.id)
     where = f" on {cell.host}" if len({c.host for c in cells}) > 1 else ""
     return (
