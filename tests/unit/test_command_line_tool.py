@@ -1,8 +1,5 @@
-"""The command line itself: help, exit statuses, what it imports, and completion."""
+"""The command line itself: help, exit statuses and completion."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,8 +7,6 @@ from commands import REPOSITORY, kvroad
 
 from kvroad.cli.completion import suggestions
 from kvroad.cli.parser import COMMANDS
-
-HEAVY = ("pandas", "scipy", "hydra", "omegaconf", "mlflow", "fabric", "matplotlib", "snakemake")
 
 
 @pytest.mark.parametrize("name", [command.name for command in COMMANDS])
@@ -54,22 +49,6 @@ def test_options_may_stand_between_overrides(tmp_path: Path) -> None:
     assert target.exists()
 
 
-def test_help_and_completion_import_nothing_heavy() -> None:
-    code = (
-        "import sys\n"
-        "from kvroad.cli import main\n"
-        "try: main(['plan', '--help'])\n"
-        "except SystemExit: pass\n"
-        "from kvroad.cli.completion import suggestions\n"
-        "suggestions('study=')\n"
-        f"print([name for name in {HEAVY!r} if name in sys.modules])"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=REPOSITORY
-    )
-    assert done.stdout.splitlines()[-1] == "[]"
-
-
 def test_what_an_override_may_go_on_to(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(REPOSITORY)
     assert suggestions("study=sm") == ["study=smoke"]
@@ -79,36 +58,3 @@ def test_what_an_override_may_go_on_to(monkeypatch: pytest.MonkeyPatch) -> None:
     assert suggestions("tp", "whatif") == ["tp="]
     assert "study=h200_nvlink" in suggestions("study=", "whatif")
     assert "study=roce_vs_nvlink" not in suggestions("study=", "whatif")
-
-
-def ask(line: str, tmp_path: Path) -> list[str]:
-    """Ask as bash's completion does, with the answer in a file."""
-    answer = tmp_path / "answer"
-    environment = {
-        **os.environ,
-        "_ARGCOMPLETE": "1",
-        "_ARGCOMPLETE_STDOUT_FILENAME": str(answer),
-        "_ARGCOMPLETE_COMP_WORDBREAKS": " \t\n\"'><=;|&(:",
-        "COMP_LINE": line,
-        "COMP_POINT": str(len(line)),
-        "_ARGCOMPLETE_IFS": "\n",
-    }
-    subprocess.run(
-        [sys.executable, "-m", "kvroad.cli"], env=environment, cwd=REPOSITORY, check=False
-    )
-    return [word.strip() for word in answer.read_text().split("\n")]
-
-
-def test_completion_as_bash_asks_for_it(tmp_path: Path) -> None:
-    assert ask("kvroad do", tmp_path) == ["doctor"]
-    assert "smoke" in ask("kvroad plan study=s", tmp_path)
-    assert "h200_nvlink" in ask("kvroad compare h200_n", tmp_path)
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh"])
-def test_the_shell_script_is_one_that_the_shell_reads(shell: str, tmp_path: Path) -> None:
-    done = kvroad("completion", shell)
-    assert done.status == 0
-    assert "kvroad" in done.out
-    if shell == "bash":
-        subprocess.run(["bash", "-n"], input=done.out, text=True, check=True)

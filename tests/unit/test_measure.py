@@ -19,6 +19,8 @@ from kvroad.study.design import make_design
 from kvroad.study.fields import Host
 from kvroad.study.sides import on_host
 
+pytestmark = pytest.mark.usefixtures("no_git")
+
 ROCE_ON_TCP = Path(__file__).parent.parent / "data/samples/raw"
 
 

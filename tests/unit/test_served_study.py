@@ -271,6 +271,7 @@ def test_notes_name_pulls_unlike_the_layout(folder: Path) -> None:
     assert note in (folder / "index.html").read_text()
 
 
+@pytest.mark.usefixtures("no_git")
 def test_mlflow_names_say_what_a_value_is(folder: Path) -> None:
     found = read_records(folder / "design.json", folder, folder, folder, folder)
     runs = {run.name: run for run in found.cells}

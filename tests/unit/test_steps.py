@@ -1,42 +1,50 @@
-import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from kvroad.publish.tracking.marker import drop_stale_marker
-from kvroad.step import module_digest
-
-
-def run(tmp_path: Path, body: str) -> subprocess.CompletedProcess[str]:
-    script = f"""
 from kvroad.errors import UserError
-from kvroad.step import step
-with step({str(tmp_path / "a.log")!r}) as say:
-    {body}
-"""
-    command = [sys.executable, "-c", script]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+from kvroad.publish.tracking.marker import drop_stale_marker
+from kvroad.step import module_digest, step
 
 
-def test_a_user_error_is_one_line_on_screen_and_in_the_log(tmp_path: Path) -> None:
-    done = run(tmp_path, "raise UserError('this is wrong')")
-    assert done.returncode == 1
-    assert done.stderr == "error: this is wrong\n"
-    assert (tmp_path / "a.log").read_text() == done.stderr
+def run(log: Path, capsys: pytest.CaptureFixture[str], body: Callable[..., object]) -> str:
+    """Run a step as a script does, its end included; return what it says on screen."""
+    hook = sys.excepthook
+    try:
+        with step(str(log)) as say:
+            body(say)
+    except (UserError, ZeroDivisionError) as error:
+        sys.excepthook(type(error), error, error.__traceback__)
+    finally:
+        sys.excepthook = hook
+    return capsys.readouterr().err
 
 
-def test_a_bug_leaves_its_traceback_in_the_log(tmp_path: Path) -> None:
-    done = run(tmp_path, "1 / 0")
-    assert done.returncode == 1
-    assert done.stderr.count("\n") == 1
-    assert "ZeroDivisionError" in done.stderr
+def refuse(say: Callable[[str], None]) -> None:
+    raise UserError("this is wrong")
+
+
+def test_a_user_error_is_one_line_on_screen_and_in_the_log(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = run(tmp_path / "a.log", capsys, refuse)
+    assert said == "error: this is wrong\n"
+    assert (tmp_path / "a.log").read_text() == said
+
+
+def test_a_bug_leaves_its_traceback_in_the_log(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = run(tmp_path / "a.log", capsys, lambda say: 1 / 0)
+    assert said.count("\n") == 1
+    assert "ZeroDivisionError" in said
     assert "Traceback" in (tmp_path / "a.log").read_text()
 
 
-def test_what_is_said_goes_to_both(tmp_path: Path) -> None:
-    done = run(tmp_path, "say('hello')")
-    assert (done.returncode, done.stderr) == (0, "hello\n")
+def test_what_is_said_goes_to_both(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(tmp_path / "a.log", capsys, lambda say: say("hello")) == "hello\n"
     assert (tmp_path / "a.log").read_text() == "hello\n"
 
 

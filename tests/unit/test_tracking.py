@@ -3,88 +3,23 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import posixpath
 import re
-import subprocess
-import sys
-import time
 from pathlib import Path
 
-import pandas as pd
 import pytest
+from tracked_study import CELL, QUOTE, write_study
 
 from kvroad.errors import UserError
 from kvroad.publish.tracking import is_logged, legal_name, original_name, resolve_target
 from kvroad.publish.tracking.names import NAME_LIMIT, clip, long_names
 from kvroad.publish.tracking.run import PARENT_TAG, RunRecord, metrics, params, tags
-from kvroad.publish.tracking.store import file_lock
 from kvroad.publish.tracking.study_runs import read_records
-
-CELL = "tcp+threads0-p16384-b0-0123456789ab"
-QUOTE = "software emulation | tcp/lo"
 
 
 @pytest.fixture(autouse=True)
 def _no_tracking_uri(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-
-
-def write_study(folder: Path, outcome: str = "proven", **cell_json: object) -> dict[str, Path]:
-    """Write one resolved study of one measured and one unmeasured cell."""
-    cell = folder / "results" / "cells" / CELL
-    (cell / "raw").mkdir(parents=True)
-    arm = {"arm": "tcp+threads0", "transport": "tcp", "variant": "threads0"}
-    identity = {
-        "cell": CELL,
-        **arm,
-        "prompt_tokens": 16384,
-        "block": 0,
-        "launch": "tcp+threads0-b0",
-    }
-    (cell / "cell.json").write_text(json.dumps({**identity, **cell_json}))
-    seen = {"outcome": outcome, "reason": "as seen", "quote": QUOTE, "attempt": 2}
-    measured = {"measured_at": "2026-01-02T03:04:05Z"}
-    (cell / "outcome.json").write_text(json.dumps({**seen, **measured}))
-    earlier = cell / "attempts" / "1"
-    earlier.mkdir(parents=True)
-    (earlier / "outcome.json").write_text(json.dumps({"outcome": "refused"}))
-    (cell / "raw" / "decode-0.log").write_text("a raw log")
-    row = identity | {
-        **{"outcome": outcome, "reason": "as seen", "road_expected": "tcp", "road_seen": "tcp"},
-        **{"attempt": 2, "nixl_version": "1.5.1", "ucx_version": "1.23.0", "statistic": "median"},
-        **{"pull_ms": 12.5, "post_ms": 3.0, "after_post_ms": 9.5, "goodput_gb_per_s": float("nan")},
-        **{"descriptors": 4260, "n_pulls": 8, "n_dropped": 0},
-    }
-    planned = {**identity, "cell": "shm-p16384-b0-ba9876543210", "arm": "shm"}
-    missing = planned | {"outcome": "not measured", "reason": "", "attempt": None}
-    tables = folder / "tables"
-    tables.mkdir()
-    cells = pd.DataFrame([row, missing]).astype({"attempt": "Int64"})
-    cells.to_parquet(tables / "cells.parquet")
-    contrast = {"arm": "tcp+threads0", "baseline": "shm", "prompt_tokens": 16384}
-    number = {"metric": "pull_ms", "ratio": 1.5, "ratio_low": 1.4, "ratio_high": 1.6}
-    verdict = {**contrast, **number, "difference": None, "verdict": "slower"}
-    pd.DataFrame([verdict]).to_csv(tables / "verdict.csv", index=False)
-    report = folder / "report"
-    (report / "figures").mkdir(parents=True)
-    (report / "verdict.md").write_text("# tcp is slower\n")
-    (report / "figures" / "pull.svg").write_text("<svg/>")
-    planned_cells = [
-        {**{k: v for k, v in r.items() if k in identity}, "arm": r["arm"]} for r in (row, missing)
-    ]
-    design = {"study": "loopback+tcp", "study_name": "loopback", "session": "july"}
-    design |= {
-        "cells": planned_cells,
-        "baseline": "shm",
-        "claims": {},
-        "overrides": ["engine.env.HF_TOKEN=hush"],
-    }
-    path = folder / "results" / "loopback+tcp" / "design.json"
-    path.parent.mkdir()
-    path.write_text(json.dumps(design))
-    results = folder / "results"
-    return {"design_path": path, "results_dir": results, "tables_dir": tables, "report_dir": report}
 
 
 def read(folder: Path, **changes: str):
@@ -207,6 +142,7 @@ class TestTarget:
         assert "hush" not in str(caught.value)
 
 
+@pytest.mark.usefixtures("no_git")
 class TestRecords:
     def test_proven_cell(self, tmp_path):
         (cell,) = read(tmp_path).cells
@@ -290,17 +226,6 @@ class TestRecords:
         assert (cell.tags["git_commit"], cell.tags["git_dirty"]) == ("abc", "true")
         assert cell.tags["mlflow.source.git.commit"] == "abc"
 
-    def test_commit_of_the_logger_does_not_change_the_content(self, tmp_path):
-        study = write_study(tmp_path)
-        before = read_records(**study, root=tmp_path).cells[0]
-        git = ["git", "-c", "user.name=n", "-c", "user.email=e", "-C", str(tmp_path)]
-        subprocess.run([*git, "init", "-q"], check=True)
-        subprocess.run([*git, "commit", "-qm", "x", "--allow-empty"], check=True)
-        after = read_records(**study, root=tmp_path).cells[0]
-        assert before.volatile == {}
-        assert (len(after.volatile["git_commit"]), after.volatile["git_dirty"]) == (40, "true")
-        assert after.content == before.content
-
     def test_missing_tables_are_named(self, tmp_path):
         study = write_study(tmp_path)
         (study["tables_dir"] / "verdict.csv").unlink()
@@ -330,39 +255,9 @@ class TestContent:
         assert self.RECORD.child_of("p").tags == {"t": "1", PARENT_TAG: "p"}
 
 
-def _hold(path: Path, started: multiprocessing.synchronize.Event) -> None:
-    with file_lock(path, 5, "test"):
-        started.set()
-        time.sleep(60)
-
-
-class TestLock:
-    def test_second_process_is_answered_in_one_line_and_a_killed_holder_lets_go(self, tmp_path):
-        path = tmp_path / "a" / "m.lock"
-        context = multiprocessing.get_context("spawn")
-        started = context.Event()
-        holder = context.Process(target=_hold, args=(path, started))
-        holder.start()
-        try:
-            assert started.wait(30)
-            with pytest.raises(UserError, match="another process"), file_lock(path, 0.2, "MLflow"):
-                pass
-        finally:
-            holder.kill()
-            holder.join()
-        with file_lock(path, 0.2, "MLflow"):
-            pass
-
-
 class TestReceipt:
     def test_nothing_there_is_not_logged(self, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
         assert not is_logged(tmp_path / "receipt.json")
         (tmp_path / "receipt.json").write_text("{")
         assert not is_logged(tmp_path / "receipt.json")
-
-
-def test_import_is_cheap():
-    code = "import sys, kvroad.publish.tracking; print({'mlflow', 'pandas'} & set(sys.modules))"
-    run = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert run.stdout == "set()\n"
