@@ -79,7 +79,7 @@ class SavedStudy:
         found: dict[str, set[str]] = {}
         if path.is_file():
             for name, values in json.loads(path.read_text(encoding="utf-8")).items():
-                found[name] = {str(one["value"]) for one in values}
+                found[name] = {str(value["value"]) for value in values}
         elif (archive := self.folder / RAW_NAME).is_file():
             for facts in _archived_facts(archive):
                 for name, value in _flat(facts).items():

@@ -159,7 +159,7 @@ def _print(scenarios: Sequence[Scenario], request: _Request) -> None:
 
 
 def _row(scenario: Scenario, first: Prediction, request: _Request) -> list[str]:
-    values = {"regions": "blocks"} | {k: v for k, v in scenario.asked.items() if v is not None}
+    values = {"regions": "blocks"} | {k: v for k, v in scenario.params.items() if v is not None}
     names = [str(values.get(key)) for key in request.varied]
     found, has_share = scenario.prediction, request.ttft_ms is not None
     if found is None:
@@ -186,7 +186,7 @@ def _limits(found: Prediction, first: Prediction) -> tuple[str, str]:
 
 def _plain(scenario: Scenario) -> dict[str, Any]:
     """Return a row of ``--json``."""
-    plain = {"asked": dict(scenario.asked), "is_prediction": True}
+    plain = {"asked": dict(scenario.params), "is_prediction": True}
     found = scenario.prediction
     if found is None:
         return {**plain, "refusal": scenario.refusal}

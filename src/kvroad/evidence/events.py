@@ -9,11 +9,11 @@ from typing import TypedDict
 __all__ = ["AgentEvent", "Holder", "ProcessEvent", "RelayCommand", "end_of", "read_events"]
 
 
-class _Event(TypedDict):
+class _EventHead(TypedDict):
     event: str
 
 
-class ProcessEvent(_Event, total=False):
+class ProcessEvent(_EventHead, total=False):
     """What a program tells the agent.
 
     ``ready`` may tell ``ports`` and, in further fields, versions; ``progress`` tells pulls
@@ -36,7 +36,7 @@ class Holder(TypedDict, total=False):
     since: str
 
 
-class AgentEvent(_Event, total=False):
+class AgentEvent(_EventHead, total=False):
     """What the agent tells of a launch, and what its ``events.jsonl`` keeps.
 
     ``launch`` begins it with ``run_id`` and ``boot_id``; ``end`` tells ``status``, of which

@@ -9,14 +9,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from kvroad.errors import UserError
 from kvroad.hosts.local import LocalMachine
 from kvroad.hosts.machine import HostLost, Machine
 from kvroad.study.fields import Host, HostSide
 from kvroad.study.kinds import Allocation, Connection
-from kvroad.study.sides import SIDES, is_split
+from kvroad.study.sides import is_split
 
 __all__ = ["KIND"]
 
@@ -65,12 +64,12 @@ def _allocate(host: Host) -> Allocation:
             f"host {host.name}: prefill and decode need two nodes, Slurm job {number} has "
             f"{len(nodes)}"
         )
-    sides: dict[str, Any] = {}
-    for name, node in zip(SIDES, nodes, strict=False):
-        side: HostSide = getattr(host, name)
-        bind = side.bind_address or _address(node)
-        sides[name] = replace(side, address=node, bind_address=bind)
-    return Allocation(number, replace(host, **sides))
+    prefill, decode = _on_node(host.prefill, nodes[0]), _on_node(host.decode, nodes[1])
+    return Allocation(number, replace(host, prefill=prefill, decode=decode))
+
+
+def _on_node(side: HostSide, node: str) -> HostSide:
+    return replace(side, address=node, bind_address=side.bind_address or _address(node))
 
 
 def _nodes(number: str) -> list[str]:

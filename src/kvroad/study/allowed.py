@@ -21,7 +21,6 @@ __all__ = [
     "Address",
     "BindAddress",
     "Changes",
-    "Check",
     "Count",
     "Devices",
     "Env",
@@ -43,6 +42,7 @@ __all__ = [
     "Text",
     "Tolerance",
     "User",
+    "Validator",
     "Whole",
     "matches",
     "must",
@@ -58,7 +58,7 @@ class Refused(ValueError):
 
 
 @dataclass(frozen=True)
-class Check:
+class Validator:
     """A function that returns the value to take, or raises.
 
     The text of a ValueError follows ``KEY: VALUE``, that of :class:`Refused` follows ``KEY``.
@@ -75,7 +75,7 @@ class Check:
         return core_schema.no_info_after_validator_function(self.function, handler(source))
 
 
-def must(test: Callable[[Any], object], otherwise: str) -> Check:
+def must(test: Callable[[Any], object], otherwise: str) -> Validator:
     """Return the check that refuses values of which ``test`` is not true."""
 
     def check(value: Any) -> Any:
@@ -83,16 +83,16 @@ def must(test: Callable[[Any], object], otherwise: str) -> Check:
             raise ValueError(otherwise)
         return value
 
-    return Check(check)
+    return Validator(check)
 
 
-def _not_empty(instead: str) -> Check:
+def _not_empty(instead: str) -> Validator:
     def check(values: list[Any]) -> list[Any]:
         if not values:
             raise Refused(f" is empty: {instead}")
         return values
 
-    return Check(check)
+    return Validator(check)
 
 
 def _distinct(values: list[Any]) -> list[Any]:
@@ -119,7 +119,7 @@ class OneOf:
         return value
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
-        return Check(self._check).__get_pydantic_core_schema__(source, handler)
+        return Validator(self._check).__get_pydantic_core_schema__(source, handler)
 
 
 @dataclass(frozen=True)
@@ -148,13 +148,13 @@ def _text(value: object) -> str:
     raise ValueError("is not text; put the value in quotes so that it stays as written")
 
 
-def _number(kind: type, pattern: str, otherwise: str) -> Check:
+def _number(kind: type, pattern: str, otherwise: str) -> Validator:
     def check(value: object) -> Any:
         if not re.fullmatch(pattern, str(value)):
             raise ValueError(otherwise)
         return kind(str(value))
 
-    return Check(check, is_before_type=True)
+    return Validator(check, is_before_type=True)
 
 
 def _flag(value: object) -> bool:
@@ -185,20 +185,20 @@ def _environment(values: dict[str, str]) -> dict[str, str]:
     return values
 
 
-def matches(pattern: str, otherwise: str) -> Check:
+def matches(pattern: str, otherwise: str) -> Validator:
     """Return the check that refuses text of which the pattern is not the whole."""
     return must(re.compile(pattern).fullmatch, otherwise)
 
 
-Flag = Annotated[bool, Check(_flag, is_before_type=True)]
+Flag = Annotated[bool, Validator(_flag, is_before_type=True)]
 Whole = Annotated[int, _number(int, r"[+-]?\d+", "is not a whole number")]
 Natural = Annotated[Whole, Ge(0)]
 Count = Annotated[Whole, Ge(1)]
 Port = Annotated[Count, Le(MOST_PORT)]
-Gpus = Annotated[list[Natural], Check(_distinct)]
+Gpus = Annotated[list[Natural], Validator(_distinct)]
 Some = Annotated[list[T], _not_empty("leave it null for all of them")]
 Lengths = Annotated[
-    list[Count], _not_empty("name at least one length, such as [4096]"), Check(_distinct)
+    list[Count], _not_empty("name at least one length, such as [4096]"), Validator(_distinct)
 ]
 Number = Annotated[
     float, _number(float, r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", "is not a number")
@@ -207,8 +207,8 @@ Tolerance = Annotated[Number, Ge(0)]
 Positive = Annotated[Number, Gt(0)]
 Share = Annotated[Positive, Lt(1)]
 # Keys and values of any kind, as a file has them.
-Plain = Annotated[dict[str, Any], Check(_plain, is_before_type=True)]
-FreeText = Annotated[str, Check(_text, is_before_type=True)]
+Plain = Annotated[dict[str, Any], Validator(_plain, is_before_type=True)]
+FreeText = Annotated[str, Validator(_text, is_before_type=True)]
 Text = Annotated[FreeText, must(str.isprintable, "holds a line break or another control character")]
 FileName = Annotated[
     Text,
@@ -226,7 +226,7 @@ EnvName = Annotated[
         "allowed are letters, digits and '_', the first not a digit",
     ),
 ]
-Env = Annotated[dict[EnvName, Text], Check(_environment)]
+Env = Annotated[dict[EnvName, Text], Validator(_environment)]
 Devices = list[
     Annotated[Text, matches(r"[A-Za-z0-9][A-Za-z0-9_.@:-]*", "is not the name of a device")]
 ]

@@ -105,5 +105,5 @@ def _flat(settings: Mapping[str, Any]) -> dict[str, str]:
     host = {k: v for k, v in (settings.get("host") or {}).items() if k not in _NOT_TOLD_OF_HOST}
     add("host", host)
     if hosts := settings.get("hosts"):
-        add("hosts", [one["name"] for one in hosts])
+        add("hosts", [host["name"] for host in hosts])
     return {k: v for k, v in flat.items() if not k.endswith((".description", "_timeout_s"))}

@@ -1,4 +1,4 @@
-"""Predictions side by side: every combination of the values asked for, against the first."""
+"""Predictions side by side: every combination of the values params for, against the first."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OPERATIONS: dict[str, tuple[str, tuple[str, ...]]] = {
 class Scenario:
     """One row: what was asked, and the prediction or why there is none."""
 
-    asked: Mapping[str, Any]
+    params: Mapping[str, Any]
     prediction: Prediction | None
     refusal: str = ""
 
@@ -77,12 +77,12 @@ def series_for(models: pd.DataFrame, study: str, operation: str, road: str | Non
 
 
 def predict(
-    asked: Mapping[str, Any], models: pd.DataFrame, model: Model, ttft_ms: float | None
+    params: Mapping[str, Any], models: pd.DataFrame, model: Model, ttft_ms: float | None
 ) -> Scenario:
     """Return the row of one combination of study, prompt, blocks, regions, road, operation."""
-    study = str(asked["study"])
+    study = str(params["study"])
     try:
-        series = asked["series"] or series_for(models, study, asked["operation"], asked["road"])
+        series = params["series"] or series_for(models, study, params["operation"], params["road"])
         row = models[(models["measure"] == "pull_ms") & (models["series"] == series)]
         if row.empty:
             known = sorted(set(models["series"].astype(str)))
@@ -96,13 +96,13 @@ def predict(
             road=str(row["road"].iloc[0]),
             operation=str(row["operation"].iloc[0]),
             model=model,
-            prompt_tokens=int(asked["prompt_tokens"]),
-            tensor_parallel_size=int(asked["tp"]),
-            block_tokens=int(asked["block_tokens"]),
-            regions=asked["regions"],
+            prompt_tokens=int(params["prompt_tokens"]),
+            tensor_parallel_size=int(params["tp"]),
+            block_tokens=int(params["block_tokens"]),
+            regions=params["regions"],
             series=series,
             ttft_ms=math.nan if ttft_ms is None else ttft_ms,
         )
     except UserError as error:
-        return Scenario(asked, None, str(error))
-    return Scenario(asked, prediction)
+        return Scenario(params, None, str(error))
+    return Scenario(params, prediction)

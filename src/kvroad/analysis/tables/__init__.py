@@ -6,6 +6,7 @@ from pathlib import Path
 
 from kvroad.analysis.tables.cells import (
     NOT_PROVEN,
+    FactValue,
     cells_frame,
     cells_table,
     provenance,
@@ -50,6 +51,7 @@ __all__ = [
     "ArmFacts",
     "DesignCell",
     "DesignFile",
+    "FactValue",
     "Metric",
     "PublishedClaim",
     "Quoted",

@@ -329,14 +329,14 @@ def provenance(folders: Sequence[CellFolder]) -> dict[str, list[FactValue]]:
     }
 
 
-def _flat_facts(folder: CellFolder) -> dict[str, Any]:
+def _flat_facts(folder: CellFolder) -> dict[str, object]:
     given = {
         **folder.facts,
         "ucx_version": ", ".join(folder.ucx_versions) or None,
         "git": folder.identity.get("git"),
         "env": _environment(folder),
     }
-    flat: dict[str, Any] = {}
+    flat: dict[str, object] = {}
     for name, value in given.items():
         if name in _VARYING or value is None:
             continue

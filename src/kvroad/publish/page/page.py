@@ -16,7 +16,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from kvroad.analysis.cost_model import read_tables
-from kvroad.analysis.tables import DesignFile, metrics_of, read_design, write_text
+from kvroad.analysis.tables import DesignFile, FactValue, metrics_of, read_design, write_text
 from kvroad.analysis.verdict import (
     RefusalRow,
     answers,
@@ -40,7 +40,7 @@ from kvroad.analysis.verdict import (
     warmup_note,
 )
 from kvroad.publish.page.raw_link import raw_note
-from kvroad.publish.page.roads import FactValue, provenance_rows, road_rows
+from kvroad.publish.page.roads import provenance_rows, road_rows
 from kvroad.publish.page.svg import inline_svg
 
 __all__ = ["build", "command_line"]
@@ -49,7 +49,7 @@ _RUN = "uv run snakemake --cores 1 all"
 
 
 @dataclass(frozen=True)
-class Link:
+class Download:
     """A file beside the page; ``form`` is the ending that a picture's link is named by."""
 
     label: str
@@ -66,7 +66,7 @@ class Figure:
     caption: str
     left_out: str = ""
     svg: str = ""
-    links: tuple[Link, ...] = ()
+    links: tuple[Download, ...] = ()
 
 
 def build(
@@ -254,6 +254,6 @@ def _figure(picture: dict[str, str], folder: Path, page: Path) -> Figure:
     )
 
 
-def _link(path: Path, page: Path) -> Link:
+def _link(path: Path, page: Path) -> Download:
     relative = Path(os.path.relpath(path, page.parent)).as_posix()
-    return Link(relative, quote(relative), path.suffix[1:].upper())
+    return Download(relative, quote(relative), path.suffix[1:].upper())

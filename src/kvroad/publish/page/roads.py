@@ -5,25 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypedDict
 
 import pandas as pd
 
-from kvroad.analysis.tables import DesignFile
+from kvroad.analysis.tables import DesignFile, FactValue
 
-__all__ = ["FactRow", "FactValue", "RoadRow", "WitnessRow", "provenance_rows", "road_rows"]
+__all__ = ["FactRow", "RoadRow", "WitnessRow", "provenance_rows", "road_rows"]
 
 # More distinct values than this are shown as their number.
 _MANY = 4
 _COUNT = re.compile(r"\b\d{4,}(?= (?:bytes|packets|counted|descriptors))")
 _ORDER = ("contradicts", "agrees", "unavailable")
-
-
-class FactValue(TypedDict):
-    """A value of a fact in ``provenance.json``, with the number of cells that it holds for."""
-
-    value: object
-    cells: int
 
 
 @dataclass(frozen=True)
