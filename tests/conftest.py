@@ -9,12 +9,15 @@ from pathlib import Path
 
 import pytest
 
-REPOSITORY = Path(__file__).parent.parent
+REPOSITORY = Path(__file__).resolve().parent.parent
+UNIT = REPOSITORY / "tests" / "unit"
+# A worker imports pandas and MLflow: more of them than this start for longer than they help.
+MOST_WORKERS = 8
 PARTS = ("Snakefile", "conf", "profiles", "src", "workflow")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--run-slow", action="store_true", help="run tests that take minutes")
+    parser.addoption("--run-slow", action="store_true", help="run tests that take minutes too")
     parser.addoption("--faults-json", help="where the fault matrix writes what it measured")
 
 
@@ -23,13 +26,28 @@ def pytest_configure() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """Spread tests/unit over the cores, where all of it and nothing else is asked for.
+
+    Other tests share this machine's counters, ports and processes: they run one at a time.
+    """
+    option, folder = config.option, config.invocation_params.dir
+    asked = [folder / path for path in config.args]
+    is_free = option.numprocesses is None and not option.usepdb and not option.collectonly
+    if is_free and asked == [UNIT] and not hasattr(config, "workerinput"):
+        option.numprocesses = min(len(os.sched_getaffinity(0)), MOST_WORKERS)
+        option.dist = "worksteal"
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.getoption("--run-slow"):
+    """Leave out the slow tests, unless --run-slow or an expression of -m asks for them."""
+    if config.getoption("--run-slow") or "slow" in config.option.markexpr:
         return
-    skip = pytest.mark.skip(reason="takes minutes; run with --run-slow, as .ci/nightly does")
-    for item in items:
-        if item.get_closest_marker("slow"):
-            item.add_marker(skip)
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    if slow:
+        config.hook.pytest_deselected(items=slow)
+        items[:] = [item for item in items if item not in set(slow)]
 
 
 @dataclass

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
@@ -11,6 +12,7 @@ _STARTS = {
     *("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.spawn"),
     *("os.fork", "os.forkpty"),
 }
+_HERE = Path(__file__).parent
 _watched: list[str] = []
 
 
@@ -32,7 +34,8 @@ sys.addaudithook(_audit)
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    _watched.append(item.nodeid)
+    if item.path.is_relative_to(_HERE):
+        _watched.append(item.nodeid)
     try:
         return (yield)
     finally:
