@@ -22,9 +22,10 @@ from benchmarks.performance.analysis import (
     measure_tracking,
 )
 from benchmarks.performance.checkout import ROOT, checkout
-from benchmarks.performance.pages import performance_page, scale_page
+from benchmarks.performance.pages import performance_page
 from benchmarks.performance.parsers import measure_parsers
 from benchmarks.performance.replay import measure_replay
+from benchmarks.performance.scale import scale_page
 from benchmarks.performance.shares import measure_imports, measure_shares
 from benchmarks.performance.synthetic import measure_templates
 from kvroad.analysis.tables import write_text

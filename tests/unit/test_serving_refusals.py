@@ -7,134 +7,41 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-from raw_folders import SAMPLES, copy_raw, edit, edit_claim, edit_rows, statuses
+from raw_folders import SAMPLES, copy_raw, edit, statuses
+from serving_changes import (
+    CELL,
+    PHASE,
+    REQUESTS,
+    Change,
+    a_second_thread,
+    add,
+    both,
+    claim,
+    drop_a_row,
+    fail,
+    judged,
+    labels,
+    load,
+    metric,
+    no_threads,
+    rows,
+    said,
+    text,
+)
 
 from kvroad.evidence.serving import cache_check_of, served_phase
 from kvroad.evidence.vllm import parse_kv_lines
 from kvroad.plan import Claim, Serving
-from kvroad.proof.judge import judge_raw
 from kvroad.proof.raw import Evidence, read_raw
-from kvroad.proof.witness import Outcome
 from kvroad.proof.witnesses.serving import cache_check, kv_log
-
-CELL = "shm-p2048-b0-32926a8539ca"
-REQUESTS = 16
-PHASE = Path("serving") / CELL / "in_flight"
-ROWS = PHASE / "profile_export.jsonl"
-Change = Callable[[Path], None]
 
 
 @pytest.fixture
 def raw(tmp_path: Path) -> Path:
     """Return a copy of a launch of Dynamo 1.6.1 with vLLM 0.31 and aiperf, one cell of it."""
     return copy_raw("served_shm", tmp_path)
-
-
-def add(name: str, by: float, role: str = "decode", edge: str = "end", source: str = "") -> Change:
-    """Return a change of a counter in one snapshot of the phase in flight."""
-
-    def change(raw: Path) -> None:
-        path = raw / PHASE / f"{role}.{edge}.prom"
-        label = f'source="{source}"' if source else ""
-        pattern = re.compile(
-            rf"^({re.escape(name)}\{{[^\n]*{re.escape(label)}[^\n]*\}}) (\S+)$", re.MULTILINE
-        )
-        text, n = pattern.subn(lambda m: f"{m[1]} {float(m[2]) + by}", path.read_text())
-        assert n == 1, (name, n)
-        path.write_text(text)
-
-    return change
-
-
-def rows(change: Callable[[dict[str, Any]], None], places: tuple[int, ...] = (3,)) -> Change:
-    """Return a change of some of the requests that aiperf recorded in flight."""
-
-    def change_rows(raw: Path) -> None:
-        number = iter(range(REQUESTS))
-
-        def one(row: dict[str, Any]) -> dict[str, Any]:
-            if next(number) in places:
-                change(row)
-            return row
-
-        edit_rows(raw / ROWS, one)
-
-    return change_rows
-
-
-def fail(row: dict[str, Any]) -> None:
-    row["error"] = {"code": 500, "type": "Internal Server Error", "message": "boom"}
-
-
-def metric(name: str, value: float) -> Callable[[dict[str, Any]], None]:
-    return lambda row: row["metrics"][name].update(value=value)
-
-
-def drop_a_row(raw: Path) -> None:
-    lines = (raw / ROWS).read_text().splitlines(keepends=True)
-    (raw / ROWS).write_text("".join(lines[1:]))
-
-
-def load(**facts: Any) -> Change:
-    path = PHASE / "load.json"
-    return lambda raw: (
-        (raw / path).write_text(json.dumps(json.loads((raw / path).read_text()) | facts)) and None
-    )
-
-
-def claim(**fields: Any) -> Change:
-    def change(raw: Path) -> None:
-        plan = json.loads((raw / "plan.json").read_text())
-        edit_claim(raw, serving=plan["claim"]["serving"] | fields)
-
-    return change
-
-
-def text(file: str, old: str, new: str) -> Change:
-    return lambda raw: edit(raw / file, old, new)
-
-
-def labels(old: str, new: str) -> Change:
-    def change(raw: Path) -> None:
-        for path in raw.glob("serving/*/*/decode.end.prom"):
-            edit(path, old, new)
-
-    return change
-
-
-def said(option: str, words: str, *, is_there: bool = True) -> Change:
-    line = {"option": option, "process": "decode-0", "text": words, "is_there": is_there}
-    return lambda raw: claim(log_lines=[line])(raw)
-
-
-def a_second_thread(raw: Path) -> None:
-    """Let a second thread of decode print the table of its reads too, as num_threads=1 does."""
-    log = raw / "decode-0.log"
-    lines = log.read_text().splitlines()
-    title = next(
-        i for i, line in enumerate(lines) if "remote memory read by ucp_get*(multi)" in line
-    )
-    table = [line.replace(":31455:0]", ":31455:7]") for line in lines[title - 2 : title + 6]]
-    log.write_text("\n".join([*lines, *table]) + "\n")
-
-
-def no_threads(raw: Path) -> None:
-    claim(num_threads=0)(raw)
-
-
-def both(*changes: Change) -> Change:
-    def change(raw: Path) -> None:
-        for one in changes:
-            one(raw)
-
-    return change
-
-
-def judged(raw: Path) -> Outcome:
-    return judge_raw(raw, cell=CELL)
 
 
 def test_the_launch_itself_is_proven(raw: Path) -> None:
@@ -368,9 +275,9 @@ class TestLogLines:
             return log.replace("Num successful transfers=1,", "Num successful transfers=5,", 1)
 
         whole = self.evidence("dynamo161_shm", more)
-        for status, said in (("complete", "contradicts"), ("failed", "unavailable")):
+        for status, answer in (("complete", "contradicts"), ("failed", "unavailable")):
             ended = replace(whole, events=({"event": "end", "status": status},))
-            assert kv_log(ended).status == said
+            assert kv_log(ended).status == answer
 
     def test_without_lines_nothing_is_said(self) -> None:
         assert kv_log(self.evidence("dynamo161_shm", lambda log: "")).status == "unavailable"

@@ -1,8 +1,6 @@
-import importlib.util
 import json
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -27,7 +25,6 @@ from kvroad.study.name import resolved, study_slug, without_password
 from kvroad.study.setting import Identity, settings_of
 from kvroad.study.sides import SIDES, is_split, side_host
 from kvroad.study.typed import config_keys
-from kvroad.study.ucx import UCX_ALIASES, UCX_TRANSPORTS, check_ucx_tls
 
 SHM = Transport(roads=["cma"], ucx_tls=["cma", "tcp"])
 TCP = Transport(roads=["tcp"], ucx_tls=["tcp"], counters=["interface"])
@@ -160,55 +157,6 @@ class TestSlug:
         slugs = {study_slug(replace(STUDY, overrides=o)) for o in (long, long[:-1])}
         assert len(slugs) == 2
         assert all(len(slug) <= 100 for slug in slugs)
-
-
-class TestUcxTls:
-    @pytest.mark.parametrize(
-        "entries",
-        [
-            ["rc_x", "cuda_copy", "cuda_ipc"],
-            ["^cuda_ipc"],
-            ["^rc_x", "dc"],
-            ["\\rc_mlx5", "tcp"],
-            ["^\\rc_mlx5"],
-            ["rc_mlx5", "ud_mlx5:aux"],
-            ["all"],
-            ["sm", "self"],
-        ],
-    )
-    def test_takes_what_ucx_takes(self, entries):
-        check_ucx_tls(entries, "here")
-
-    @pytest.mark.parametrize(
-        ("entries", "hint"),
-        [
-            (["rcx", "tcp"], "'rcx' is not a UCX transport; did you mean 'rc_x'?"),
-            (["tcp", "cuda_icp"], "'cuda_icp' is not a UCX transport; did you mean 'cuda_ipc'?"),
-            (["tcp", "^cma"], "'^cma' is not a UCX transport; did you mean 'cma'?"),
-            (["\\rc_x"], "is not a UCX transport; did you mean 'rc_mlx5'?"),
-            (["rc_x,cuda_copy"], "'rc_x,cuda_copy' is not a UCX transport"),
-            ([""], "'' is not a UCX transport"),
-            ([], "here is empty"),
-        ],
-    )
-    def test_refuses_what_ucx_would_only_warn_of(self, entries, hint):
-        with pytest.raises(UserError) as caught:
-            check_ucx_tls(entries, "here")
-        message = str(caught.value)
-        assert message.startswith("here")
-        assert hint in message
-        assert "\n" not in message
-
-    def test_every_name_is_in_the_installed_ucx(self):
-        spec = importlib.util.find_spec("nixl_cu13")
-        if spec is None or spec.origin is None:
-            pytest.skip("NIXL is not installed")
-        folder = Path(spec.origin).parents[1] / "nixl_cu13.libs"
-        text = b"".join(path.read_bytes() for path in folder.glob("libuc[pt]*.so*"))
-        words = {w.removesuffix(b":aux") for w in re.findall(rb"(?<=\0)[a-z0-9_:]+(?=\0)", text)}
-        # A compiler keeps one copy of "rc" inside a longer string's tail, so tails count too.
-        assert {n for n in UCX_TRANSPORTS if n.encode() not in words} == set()
-        assert {n for n in UCX_ALIASES if (n + "\0").encode() not in text} == set()
 
 
 @pytest.mark.parametrize(
