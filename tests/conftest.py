@@ -13,6 +13,8 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 UNIT = REPOSITORY / "tests" / "unit"
 # A worker imports pandas and MLflow: more of them than this start for longer than they help.
 MOST_WORKERS = 8
+# Against hanging only: a study on a loaded machine takes many minutes.
+HANG_S = 1800
 PARTS = ("Snakefile", "conf", "profiles", "src", "workflow")
 
 
@@ -86,7 +88,7 @@ class Checkout:
         self, *words: str, check: bool = False, **environment: str
     ) -> subprocess.CompletedProcess[str]:
         with self.start(*words, **environment) as process:
-            out, errors = process.communicate(timeout=600)
+            out, errors = process.communicate(timeout=HANG_S)
         done = subprocess.CompletedProcess(process.args, process.returncode, out, errors)
         if check:
             assert done.returncode == 0, done.stderr
@@ -99,7 +101,7 @@ class Checkout:
             env={**self.environment(), **environment},
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=HANG_S,
         )
 
     def jobs(self, *config: str) -> dict[str, int]:

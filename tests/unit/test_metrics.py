@@ -103,6 +103,7 @@ def copied_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     sys.modules.update(installed)  # type: ignore[arg-type]
 
 
+@pytest.mark.usefixtures("no_git")
 def test_a_new_metric_is_a_new_file(copied_package: Path, tmp_path: Path) -> None:
     (copied_package.parents[1] / DECLARED_IN).write_text(TOY)
     replay, served = tmp_path / "replay", tmp_path / "served"

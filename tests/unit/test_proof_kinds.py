@@ -4,7 +4,6 @@ import importlib
 import itertools
 import json
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -17,7 +16,6 @@ from raw_folders import copy_raw, edit_claim, edit_rows, statuses
 from kvroad.engines.nixl import replay_plan
 from kvroad.errors import UserError
 from kvroad.evidence.counter import counter_kinds
-from kvroad.hosts.agent_file import build_agent
 from kvroad.plan import Claim, Serving
 from kvroad.proof import judge_cell
 from kvroad.proof.judge import judge_raw
@@ -253,20 +251,6 @@ def test_a_counter_brings_its_witness(add: Add, tmp_path: Path):
     assert (outcome.outcome, statuses(outcome)["disk_bytes"]) == ("proven", "agrees")
     study = compose(["study=smoke", "transport.tcp.counters=[disk]"], REPOSITORY / "conf")
     assert study.transports["tcp"].counters == ["disk"]
-
-
-def test_the_counters_are_found_in_the_agent_s_one_file(tmp_path: Path):
-    agent = build_agent(tmp_path / "agent.pyz")
-    code = "from kvroad.evidence.counter import counter_kinds; print(*counter_kinds())"
-    command = [
-        sys.executable,
-        "-I",
-        "-S",
-        "-c",
-        f"import sys; sys.path[:0] = [sys.argv[1]]; {code}",
-    ]
-    done = subprocess.run([*command, agent], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["interface", "nic", "nvlink"]
 
 
 # -- the door, and the page
