@@ -12,7 +12,7 @@ import pytest
 from studies import GEMMA
 from synthetic import DESCRIPTOR_BYTES, design_data, planned, write_design
 
-from benchmarks.simulate_costs import COSTS, Cost, draw_launches, simulate_fits
+from benchmarks.simulate_costs import COSTS, Cost, draw_launches
 from kvroad.analysis import cost_model
 from kvroad.analysis.cost_model import CostTables, Launches, cost_tables, fit_cost, whatif
 from kvroad.analysis.cost_model.break_even import fieller
@@ -29,19 +29,6 @@ BYTES = {256: 57_671_680, 4096: 306_708_480}
 
 def truth(descriptors: Any, n_bytes: Any, cost: Cost) -> Any:
     return cost.t0_us + cost.per_descriptor_us * descriptors + n_bytes / cost.gb_per_s / 1000
-
-
-@pytest.mark.parametrize(
-    ("n", "least"), [(40, 0.85), pytest.param(200, 0.90, marks=pytest.mark.slow)]
-)
-def test_intervals_cover_known_parameters_and_predictions(n: int, least: float) -> None:
-    """At least 95 % less 3 standard errors of the intervals cover: 180 of 200, 34 of 40."""
-    rows = simulate_fits(n, 11, (0.0, 0.05), 0.05).set_index(["cost", "misfit"])
-    assert len(rows) == 6
-    for name in ("t0", "per_descriptor", "per_byte", "share", "held_out"):
-        assert rows[name].min() >= least, rows[name]
-    # Narrow enough to be of use: the dear descriptor is known to a percent.
-    assert rows.loc[(NVLINK.name, 0.0), "half_width"] < 0.015
 
 
 def test_estimates_are_close_and_not_negative() -> None:

@@ -9,32 +9,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from noisy import PROMPTS, noisy, rows_of
 from scipy import stats as scipy_stats
 from synthetic import design_data, frames, planned
 
 from kvroad.analysis.stats import contrasts_frame, launch_summary
 from kvroad.analysis.stats.drift import fit_drift
 from kvroad.analysis.stats.outliers import outlier_limit, robust_z
-from kvroad.analysis.tables import METRICS, DesignFile, common_grid, grid_of, parse_design
+from kvroad.analysis.tables import DesignFile, common_grid, grid_of, parse_design
 from kvroad.analysis.verdict import flag_notes, verdict_frame
-
-PROMPTS = (4096, 8192, 16384)
-
-
-def noisy(
-    ratio: float = 2.0, sd: float = 0.01, n: int = 4, seed: int = 1, ms: float = 301.7
-) -> dict[str, dict[int, list[float]]]:
-    """Return launch values in ms of shm and tcp at three prompt lengths."""
-    rng = np.random.default_rng(seed)
-    return {
-        arm: {p: list(ms * (p / 4096) * factor * np.exp(rng.normal(0, sd, n))) for p in PROMPTS}
-        for arm, factor in (("shm", 1.0), ("tcp", ratio))
-    }
-
-
-def rows_of(cells: pd.DataFrame, design: DesignFile, metric: str = "pull_ms") -> pd.DataFrame:
-    contrasts = contrasts_frame(cells, design)
-    return contrasts[contrasts["metric"] == metric].set_index("prompt_tokens")
 
 
 class TestDrift:
@@ -142,29 +125,6 @@ class TestClock:
         assert common_grid([0.001, 5.0]) == pytest.approx(0.001)
         assert math.isnan(common_grid([5.0, math.nan]))
         assert math.isnan(common_grid([]))
-
-    @pytest.mark.parametrize(
-        ("step", "n"),
-        [(5.0, 15), (50.0, 15)]
-        + [pytest.param(step, 60, marks=pytest.mark.slow) for step in (5.0, 20.0, 50.0)],
-    )
-    def test_intervals_cover_the_truth_that_rounding_hides(self, step: float, n: int) -> None:
-        """Launches of 0.1 % spread round to one value: the plain interval has no width."""
-        covered, plain = 0, 0
-        for seed in range(n):
-            cells, design = frames(noisy(ratio=1.07, sd=0.001, seed=seed, ms=301.7 + seed))
-            cells = cells.drop(columns=[m.name for m in METRICS if m.name != "pull_ms"])
-            cells["pull_ms"] = np.rint(cells["pull_ms"] / step) * step
-            rows = rows_of(cells, design)
-            plain += int(rows["ratio_low"].le(1.07).mul(rows["ratio_high"].ge(1.07)).sum())
-            cells["pull_ms_grid"] = step
-            rows = rows_of(cells, design)
-            covered += int(rows["ratio_low"].le(1.07).mul(rows["ratio_high"].ge(1.07)).sum())
-            assert rows["is_quantised"].all()
-            assert rows["grid"].eq(step).all()
-            assert f"on a grid of {step:g} ms" in rows["note"].iloc[0]
-        assert covered >= 0.95 * 3 * n
-        assert plain < 0.8 * 3 * n
 
     def test_the_interval_grows_by_half_a_step_to_either_side(self) -> None:
         cells, design = frames({"shm": {4096: [100.0] * 4}, "tcp": {4096: [200.0] * 4}})
