@@ -48,28 +48,47 @@ def left_out(folder: Path) -> dict[str, str]:
     return {p["name"]: p["left_out"] for p in json.loads((folder / "figures.json").read_text())}
 
 
-def test_each_figure_has_svg_png_and_its_data(tmp_path: Path) -> None:
-    out = build(tmp_path, ["shm", "tcp"], [])
+@pytest.fixture(scope="module")
+def quoted_study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a study of two arms that quotes a ratio."""
+    folder = tmp_path_factory.mktemp("quoted")
+    quoted = {"source": "a blog", "arm": "roce", "baseline": "nvlink"}
+    quoted |= {"ratios": {"pull_ms": {4096: 0.66}}}
+    claims = {"alpha": 0.05, "margins": {"pull_ms": 0.05}, "quoted": quoted}
+    build(folder, ["shm", "tcp"], [], claims=claims)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def refused_study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a study of two proven arms and a refused one."""
+    folder = tmp_path_factory.mktemp("refused")
+    build(folder, ["shm", "tcp"], ["roce"])
+    return folder
+
+
+def test_each_figure_has_svg_png_and_its_data(quoted_study: Path) -> None:
+    out = quoted_study / "figures"
     drawn = ("launches", "post_split", "pull_time", "ratios")
     names = [f"{n}.{s}" for n in drawn for s in ("csv", "png", "svg")]
     assert sorted(p.name for p in out.iterdir()) == names
     assert (out / "pull_time.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_pull_time_data_are_the_tables(tmp_path: Path) -> None:
-    out = build(tmp_path, ["shm", "tcp"], ["roce"])
-    data = pd.read_csv(out / "pull_time.csv")
+def test_pull_time_data_are_the_tables(refused_study: Path) -> None:
+    data = pd.read_csv(refused_study / "figures" / "pull_time.csv")
     launches = data[data["kind"] == "launch"]
-    cells = pd.read_parquet(tmp_path / "cells.parquet").query("outcome == 'proven'")
+    cells = pd.read_parquet(refused_study / "cells.parquet").query("outcome == 'proven'")
     assert launches["value_ms"].tolist() == cells["pull_ms"].tolist()
-    summary = pd.read_parquet(tmp_path / "launch_summary.parquet").query("metric == 'pull_ms'")
+    summary = pd.read_parquet(refused_study / "launch_summary.parquet")
+    summary = summary.query("metric == 'pull_ms'")
     means = data[data["kind"] == "interval"]
     assert means["low_ms"].tolist() == pytest.approx(summary["low"].tolist())
     assert means["n_launches"].tolist() == [4] * 4
 
 
-def test_pull_time_names_units_sizes_and_refused_arms(tmp_path: Path) -> None:
-    svg = (build(tmp_path, ["shm", "tcp"], ["roce"]) / "pull_time.svg").read_text()
+def test_pull_time_names_units_sizes_and_refused_arms(refused_study: Path) -> None:
+    svg = (refused_study / "figures" / "pull_time.svg").read_text()
     for text in (
         "KV pull time (ms, log scale)",
         "prompt length (tokens)",
@@ -81,8 +100,8 @@ def test_pull_time_names_units_sizes_and_refused_arms(tmp_path: Path) -> None:
         assert text in svg, text
 
 
-def test_post_split_is_of_the_longest_prompt(tmp_path: Path) -> None:
-    out = build(tmp_path, ["shm", "tcp"], [])
+def test_post_split_is_of_the_longest_prompt(quoted_study: Path) -> None:
+    out = quoted_study / "figures"
     data = pd.read_csv(out / "post_split.csv")
     assert data["arm"].tolist() == ["shm", "tcp"]
     assert set(data["prompt_tokens"]) == {8192}
@@ -102,13 +121,10 @@ def test_a_picture_with_nothing_to_show_has_no_file_but_a_reason(tmp_path: Path)
     assert "the arm none (serving without a transfer) was not run" in reasons["extra_ttft"]
 
 
-def test_ratios_are_the_verdict_with_quoted_ones_hollow(tmp_path: Path) -> None:
-    quoted = {"source": "a blog", "arm": "roce", "baseline": "nvlink"}
-    quoted |= {"ratios": {"pull_ms": {4096: 0.66}}}
-    claims = {"alpha": 0.05, "margins": {"pull_ms": 0.05}, "quoted": quoted}
-    out = build(tmp_path, ["shm", "tcp"], [], claims=claims)
+def test_ratios_are_the_verdict_with_quoted_ones_hollow(quoted_study: Path) -> None:
+    out = quoted_study / "figures"
     data = pd.read_csv(out / "ratios.csv")
-    judged = pd.read_parquet(tmp_path / "verdict.parquet").query("metric == 'pull_ms'")
+    judged = pd.read_parquet(quoted_study / "verdict.parquet").query("metric == 'pull_ms'")
     ours = data[data["kind"] == "measured"]
     assert ours["ratio"].tolist() == pytest.approx(judged["ratio"].tolist())
     assert ours["verdict"].tolist() == judged["verdict"].tolist()
@@ -137,8 +153,8 @@ def test_extra_ttft_marks_what_is_quoted_and_what_its_source_measured(tmp_path: 
     assert "the arm none (serving without a transfer) was not run" in " ".join(svg.split())
 
 
-def test_launches_are_drawn_in_executed_order(tmp_path: Path) -> None:
-    data = pd.read_csv(build(tmp_path, ["shm", "tcp"], ["roce"]) / "launches.csv")
+def test_launches_are_drawn_in_executed_order(refused_study: Path) -> None:
+    data = pd.read_csv(refused_study / "figures" / "launches.csv")
     assert data["executed_order"].tolist() == sorted(data["executed_order"])
     assert len(data) == 24
     assert data.loc[data["arm"] == "roce", "relative"].isna().all()
@@ -154,9 +170,7 @@ def test_single_launch_is_drawn_without_an_interval(tmp_path: Path) -> None:
     assert means["low_ms"].isna().all()
 
 
-def test_equal_data_give_equal_files(tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        build(tmp_path / name, ["shm", "tcp"], ["roce"])
+def test_equal_data_give_equal_files(refused_study: Path, tmp_path: Path) -> None:
+    again = build(tmp_path, ["shm", "tcp"], ["roce"])
     for file in ("pull_time.svg", "ratios.svg", "launches.svg", "pull_time.png"):
-        first, second = (tmp_path / name / "figures" / file for name in ("a", "b"))
-        assert first.read_bytes() == second.read_bytes()
+        assert (again / file).read_bytes() == (refused_study / "figures" / file).read_bytes()

@@ -153,6 +153,9 @@ def _metric_rows(
 def _with_values(sample: Sample, metric: Metric) -> Sample:
     """Return the sample without the launches, and pairs, that lack the metric."""
     arm, baseline = sample.arm[metric.name].notna(), sample.baseline[metric.name].notna()
+    if arm.all() and baseline.all():
+        # Copies of all columns, of each metric and length, take long.
+        return sample
     if sample.is_paired:
         arm = baseline = arm & baseline
     return replace(sample, arm=sample.arm[arm], baseline=sample.baseline[baseline])
