@@ -114,6 +114,12 @@ class TestResolved:
         assert plain["transports"]["shm"]["ucx_tls"] == ["cma", "tcp"]
         assert plain["variants"]["b16"]["workload"] == {"block_tokens": 16}
 
+    def test_a_field_that_was_added_later_is_written_where_it_says_something(self):
+        assert "backend" not in resolved(STUDY)["transports"]["shm"]
+        toy = replace(STUDY.transports["shm"], backend="toy")
+        study = replace(STUDY, transports={"shm": toy})
+        assert resolved(study)["transports"]["shm"]["backend"] == "toy"
+
     def test_masks_the_password_of_the_tracking_uri(self):
         study = replace(STUDY, tracking=Tracking(uri="postgresql://me:p:w@db:5432/mlflow"))
         assert resolved(study)["tracking"]["uri"] == "postgresql://me:***@db:5432/mlflow"

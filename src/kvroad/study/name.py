@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import asdict
 from typing import Any
 
 from kvroad.study.fields import Host, Study
-from kvroad.study.setting import settings_of
+from kvroad.study.setting import plain_of, settings_of
 
 __all__ = ["PUBLISHED", "resolved", "study_slug", "without_password"]
 
@@ -20,7 +19,7 @@ def without_password(text: str) -> str:
 
 def resolved(study: Study) -> dict[str, Any]:
     """Return the study as plain dicts and lists; a password in the tracking URI is masked."""
-    plain = asdict(study)
+    plain: dict[str, Any] = plain_of(study)
     plain["tracking"]["uri"] = without_password(study.tracking.uri)
     if not study.hosts:
         del plain["hosts"]

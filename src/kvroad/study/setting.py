@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import MISSING, Field, asdict, dataclass, field, fields
+from dataclasses import MISSING, Field, asdict, dataclass, field, fields, is_dataclass
 from enum import Enum
 from functools import cache
 from typing import Any, TypeVar, dataclass_transform
@@ -16,6 +16,7 @@ __all__ = [
     "free",
     "identity_of",
     "inner",
+    "plain_of",
     "section",
     "settings_of",
 ]
@@ -95,6 +96,28 @@ def settings_of(owner: type) -> dict[str, Setting]:
 def default_of(item: Field[Any]) -> Any:
     """Return the default of a field; MISSING where it has none."""
     return item.default if item.default_factory is MISSING else item.default_factory()
+
+
+def plain_of(value: Any) -> Any:
+    """Return a section, and all below it, as plain values.
+
+    A field that was added later is left out where it has its default: a study that does not
+    use it is written as before there was one.
+    """
+    if isinstance(value, dict):
+        return {key: plain_of(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [plain_of(item) for item in value]
+    owner: type = type(value)
+    if not is_dataclass(owner):
+        return value
+    settings = settings_of(owner)
+    return {
+        item.name: plain_of(getattr(value, item.name))
+        for item in fields(owner)
+        if settings[item.name].identity is not Identity.IF_CHANGED
+        or getattr(value, item.name) != default_of(item)
+    }
 
 
 def identity_of(value: Any, owner: type | None = None) -> dict[str, object]:
