@@ -25,7 +25,7 @@ from benchmarks.simulate import (
 )
 from benchmarks.simulate_costs import COSTS, CUTS, PULL_BYTES, simulate_fits
 from kvroad.analysis.stats.power import chance_of_difference, chance_of_same
-from kvroad.analysis.tables import write_text
+from kvroad.files import write_text
 
 RATIOS = (1.0, 1.03, 1.15)
 LAUNCHES = (4, 6, 8, 10)
@@ -285,7 +285,7 @@ def main() -> None:
     rows = simulate(truths(), arguments.studies, arguments.seed, ALPHA, MARGIN)
     fits = simulate_fits(arguments.fits, arguments.seed, MISFITS, ALPHA)
     text = page(rows, fits, arguments.studies, arguments.fits, arguments.seed)
-    write_text(text, arguments.out)
+    write_text(arguments.out, text)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ from benchmarks.performance.replay import measure_replay
 from benchmarks.performance.scale import scale_page
 from benchmarks.performance.shares import measure_imports, measure_shares
 from benchmarks.performance.synthetic import measure_templates
-from kvroad.analysis.tables import write_text
+from kvroad.files import write_text
 
 DATA = ROOT / "benchmarks" / "performance" / "measured.json"
 PARTS: dict[str, Callable[[Path], Any]] = {
@@ -86,8 +86,8 @@ def main() -> None:
     arguments = parser.parse_args()
     measure([name for name in arguments.only if name != "none"], arguments.place)
     data = json.loads(DATA.read_text())
-    write_text(performance_page(data), ROOT / "docs" / "performance.md")
-    write_text(scale_page(data), ROOT / "docs" / "scale.md")
+    write_text(ROOT / "docs" / "performance.md", performance_page(data))
+    write_text(ROOT / "docs" / "scale.md", scale_page(data))
 
 
 if __name__ == "__main__":

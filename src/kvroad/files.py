@@ -1,14 +1,32 @@
-"""Read and write JSON, atomically; the time as files give it."""
+"""Files written so that a reader never sees half of one; JSON; the time as files give it."""
 
 from __future__ import annotations
 
 import json
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-__all__ = ["read_json", "utc_now", "write_json"]
+__all__ = ["read_json", "utc_now", "write_atomic", "write_json", "write_text"]
+
+
+def write_atomic(path: Path, write: Callable[[Path], object]) -> Path:
+    """Let ``write`` fill a temporary file beside ``path``, then rename it; return ``path``."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.stem}.{os.getpid()}.tmp{path.suffix}")
+    try:
+        write(temporary)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return path
+
+
+def write_text(path: Path, text: str) -> Path:
+    """Write UTF-8 text with Unix line ends."""
+    return write_atomic(path, lambda file: file.write_text(text, encoding="utf-8", newline="\n"))
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
@@ -20,12 +38,16 @@ def read_json(path: Path) -> dict[str, Any] | None:
     return data if isinstance(data, dict) else None
 
 
-def write_json(path: Path, data: Any) -> None:
-    """Write JSON under a temporary name, then rename."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(json.dumps(data, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
-    os.replace(temporary, path)
+def write_json(path: Path, data: Any, *, sort_keys: bool = True, allow_nan: bool = True) -> Path:
+    """Write indented JSON.
+
+    Raises
+    ------
+    ValueError
+        For a NaN, which not every reader can parse, where ``allow_nan`` is false.
+    """
+    text = json.dumps(data, indent=1, sort_keys=sort_keys, ensure_ascii=False, allow_nan=allow_nan)
+    return write_text(path, text + "\n")
 
 
 def utc_now() -> str:

@@ -28,7 +28,7 @@ rule tabulate_cells:
     log:
         LOGS / "tabulate_cells.log",
     params:
-        code=module_digest("analysis/tables", "proof", "evidence"),
+        code=module_digest("analysis/tables", "proof", "evidence", "files"),
         tolerances=resolved(STUDY)["road"],
     message:
         "tabulating pulls and cells of {SLUG}"
@@ -89,7 +89,9 @@ rule judge_verdict:
     log:
         LOGS / "judge_verdict.log",
     params:
-        code=module_digest("analysis/verdict", "analysis/words", "analysis/stats"),
+        code=module_digest(
+            "analysis/verdict", "analysis/words", "analysis/stats", "files"
+        ),
     message:
         "judging {SLUG}"
     script:

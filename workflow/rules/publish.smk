@@ -19,6 +19,7 @@ rule plot_figures:
         LOGS / "plot_figures.log",
     params:
         code=module_digest(
+            "files",
             "publish/figures",
             "publish/palette",
             "analysis/words",
@@ -63,6 +64,7 @@ rule write_report:
         LOGS / "write_report.log",
     params:
         code=module_digest(
+            "files",
             "publish/page",
             "publish/palette",
             "analysis/words",

@@ -9,6 +9,8 @@ import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from kvroad.files import write_atomic
+
 __all__ = ["agent_bytes", "agent_name", "build_agent"]
 
 # What the agent is made of; standard library only, as the import contract checks.
@@ -55,11 +57,7 @@ def agent_name(data: bytes) -> str:
 
 def build_agent(path: Path) -> Path:
     """Write the agent as one runnable file and return its path."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(".tmp")
-    temporary.write_bytes(agent_bytes())
-    temporary.replace(path)
-    return path
+    return write_atomic(path, lambda file: file.write_bytes(agent_bytes()))
 
 
 def _package() -> Path:

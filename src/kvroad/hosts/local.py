@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from kvroad.agent.manifest import MANIFEST, check_manifest
+from kvroad.files import write_atomic
 from kvroad.hosts.agent_file import agent_bytes, agent_name
 from kvroad.hosts.machine import Completed, HostLost, Machine, shell_script
 from kvroad.study.fields import Host
@@ -80,9 +81,7 @@ class LocalMachine:
         try:
             if not path.exists():
                 self._work_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-                temporary = path.with_suffix(f".{os.getpid()}.tmp")
-                temporary.write_bytes(data)
-                os.replace(temporary, path)
+                write_atomic(path, lambda file: file.write_bytes(data))
         except OSError as error:
             raise HostLost(f"{self.label}: work folder {self._work_dir}: {error}") from error
         return path

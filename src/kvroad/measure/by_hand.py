@@ -12,6 +12,7 @@ from kvroad.agent.manifest import MANIFEST, check_manifest
 from kvroad.engines import plan_of
 from kvroad.errors import UserError
 from kvroad.evidence.events import end_of, read_events
+from kvroad.files import write_atomic
 from kvroad.hosts.agent_file import agent_bytes
 from kvroad.measure.cell_folder import lay_down
 from kvroad.measure.launch import settle, write_receipt
@@ -54,10 +55,8 @@ def write_bundle(
     }
     extra[STUDY] = json.dumps({"study": study.name, "words": words})
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(path.name + ".tmp")
-        temporary.write_bytes(agent_bytes("kvroad.agent.bundle", extra))
-        temporary.replace(path)
+        data = agent_bytes("kvroad.agent.bundle", extra)
+        write_atomic(path, lambda file: file.write_bytes(data))
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}") from error
     return len(missing)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kvroad.errors import UserError
-from kvroad.files import read_json
+from kvroad.files import read_json, write_json
 from kvroad.study.fields import Study
 from kvroad.study.name import resolved
 from kvroad.study.typed import typed
@@ -28,11 +28,8 @@ def study_path(results_dir: Path, run_id: str, overrides: Sequence[str]) -> Path
 
 def write_study(study: Study, path: Path) -> None:
     """Write a study; a password in the tracking URI is masked, measuring needs none."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".tmp")
     # Keys are not sorted: transports and variants are in the order of their arms.
-    temporary.write_text(json.dumps(resolved(study), ensure_ascii=False) + "\n")
-    temporary.replace(path)
+    write_json(path, resolved(study), sort_keys=False)
 
 
 def read_study(path: Path) -> Study:

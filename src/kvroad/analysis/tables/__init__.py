@@ -36,8 +36,9 @@ from kvroad.analysis.tables.metrics import (
     metrics_of,
     statistic_of,
 )
-from kvroad.analysis.tables.write import write_atomic, write_json, write_table, write_text
+from kvroad.analysis.tables.write import write_table
 from kvroad.evidence.serving import CACHE_CHECKS, NOT_CHECKED
+from kvroad.files import write_json
 from kvroad.study.kinds import ENGINES
 
 __all__ = [
@@ -67,10 +68,7 @@ __all__ = [
     "pulls_frame",
     "read_design",
     "statistic_of",
-    "write_atomic",
-    "write_json",
     "write_table",
-    "write_text",
 ]
 
 
@@ -91,4 +89,4 @@ def build(design_path: Path | str, results_dir: Path | str, out_dir: Path | str)
     cells = cells_table(folders, pulls, design.study, design.kv_layout, is_served=is_served)
     write_table(cells, out / "cells")
     write_table(witnesses_table(folders), out / "witnesses")
-    write_json(provenance(folders), out / "provenance.json")
+    write_json(out / "provenance.json", provenance(folders), sort_keys=False, allow_nan=False)

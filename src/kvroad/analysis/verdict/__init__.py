@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from kvroad.analysis.tables import read_design, write_json, write_table, write_text
+from kvroad.analysis.tables import read_design, write_table
 from kvroad.analysis.verdict.costs import (
     break_even_notes,
     cost_lines,
@@ -36,6 +36,7 @@ from kvroad.analysis.words import (
     tokens_text,
     value_text,
 )
+from kvroad.files import write_json, write_text
 
 __all__ = [
     "SCHEMA",
@@ -86,5 +87,7 @@ def build(
     cells = pd.read_parquet(cells_parquet)
     frame = verdict_frame(pd.read_parquet(contrasts_parquet), cells, design)
     write_table(frame, out / "verdict")
-    write_json(verdict_json(frame, cells, design), out / "verdict.json")
-    write_text(markdown(frame, cells, design), out / "verdict.md")
+    write_json(
+        out / "verdict.json", verdict_json(frame, cells, design), sort_keys=False, allow_nan=False
+    )
+    write_text(out / "verdict.md", markdown(frame, cells, design))

@@ -7,7 +7,8 @@ from pathlib import Path
 import pandas as pd
 
 from kvroad.analysis.cost_model import read_tables
-from kvroad.analysis.tables import read_design, write_json
+from kvroad.analysis.tables import read_design
+from kvroad.files import write_json
 from kvroad.publish.figures.launches import launches_picture
 from kvroad.publish.figures.picture import Picture, Tables, save
 from kvroad.publish.figures.pulls import pulls_picture, split_picture
@@ -54,5 +55,6 @@ def build(
     pictures = [picture(tables) for picture in PICTURES]
     drawn = [path for picture in pictures for path in save(picture, out)]
     names = ("name", "title", "caption", "alt", "left_out")
-    write_json([{n: getattr(p, n) for n in names} for p in pictures], Path(manifest))
+    rows = [{n: getattr(p, n) for n in names} for p in pictures]
+    write_json(Path(manifest), rows, sort_keys=False, allow_nan=False)
     return drawn

@@ -19,8 +19,9 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator, NullLocator
 
 from kvroad.analysis.cost_model import CostTables
-from kvroad.analysis.tables import DesignFile, write_atomic
+from kvroad.analysis.tables import DesignFile
 from kvroad.analysis.verdict import refusals
+from kvroad.files import write_atomic
 from kvroad.publish.palette import GRID, INK, PALETTE, PAPER, SOFT
 
 __all__ = [

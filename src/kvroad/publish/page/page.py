@@ -16,7 +16,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from kvroad.analysis.cost_model import read_tables
-from kvroad.analysis.tables import DesignFile, FactValue, metrics_of, read_design, write_text
+from kvroad.analysis.tables import DesignFile, FactValue, metrics_of, read_design
 from kvroad.analysis.verdict import (
     RefusalRow,
     answers,
@@ -39,6 +39,7 @@ from kvroad.analysis.verdict import (
     tokens_text,
     warmup_note,
 )
+from kvroad.files import write_text
 from kvroad.publish.page.raw_link import raw_note
 from kvroad.publish.page.roads import provenance_rows, road_rows
 from kvroad.publish.page.svg import inline_svg
@@ -120,7 +121,7 @@ def build(
         lstrip_blocks=True,
     )
     page = environment.get_template("report.html.j2").render(context)
-    return write_text(page.lstrip() + "\n", page_path)
+    return write_text(page_path, page.lstrip() + "\n")
 
 
 def _answer_context(
