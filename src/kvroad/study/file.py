@@ -11,6 +11,7 @@ from kvroad.errors import UserError
 from kvroad.files import read_json, write_json
 from kvroad.study.fields import Study
 from kvroad.study.name import resolved
+from kvroad.study.setting import section_from
 from kvroad.study.typed import typed
 
 __all__ = ["STUDY_VARIABLE", "read_study", "study_path", "write_study"]
@@ -43,4 +44,10 @@ def read_study(path: Path) -> Study:
     data = read_json(path)
     if data is None:
         raise UserError(f"{path}: no study there; Snakemake writes it before the first launch")
-    return typed(Study, data)
+    try:
+        # Checked when it was written: to load pydantic once more would take longer than the
+        # rest of what a measuring job does before its launch.
+        return section_from(Study, data)
+    except (KeyError, TypeError):
+        # Of another version: the checks say in one line what is unknown or missing.
+        return typed(Study, data)

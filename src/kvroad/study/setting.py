@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import types
+from collections.abc import Mapping
 from dataclasses import MISSING, Field, asdict, dataclass, field, fields, is_dataclass
 from enum import Enum
 from functools import cache
-from typing import Any, TypeVar, dataclass_transform
+from typing import (
+    Annotated,
+    Any,
+    TypeVar,
+    Union,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 __all__ = [
     "Identity",
@@ -18,6 +29,7 @@ __all__ = [
     "inner",
     "plain_of",
     "section",
+    "section_from",
     "settings_of",
 ]
 
@@ -118,6 +130,31 @@ def plain_of(value: Any) -> Any:
         if settings[item.name].identity is not Identity.IF_CHANGED
         or getattr(value, item.name) != default_of(item)
     }
+
+
+def section_from(owner: type[T], plain: Mapping[str, object]) -> T:
+    """Return the section that :func:`plain_of` made plain values of; nothing is checked again.
+
+    Raises
+    ------
+    KeyError, TypeError
+        For a key that is none of its fields, and where one is missing.
+    """
+    hints = get_type_hints(owner, include_extras=True)
+    return owner(**{key: _from_plain(hints[key], value) for key, value in plain.items()})
+
+
+def _from_plain(hint: Any, value: Any) -> Any:
+    inside = get_args(hint)
+    match get_origin(hint):
+        case origin if origin is Annotated or origin in (Union, types.UnionType):
+            return None if value is None else _from_plain(inside[0], value)
+        case origin if origin is dict:
+            return {key: _from_plain(inside[1], item) for key, item in value.items()}
+        case origin if origin is list:
+            return [_from_plain(inside[0], item) for item in value]
+    is_section = isinstance(hint, type) and is_dataclass(hint)
+    return section_from(hint, value) if is_section else value
 
 
 def identity_of(value: Any, owner: type | None = None) -> dict[str, object]:
