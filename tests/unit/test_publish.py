@@ -4,9 +4,10 @@ from pathlib import Path
 import pytest
 from studies import make_study
 
+from kvroad.analysis.saved_study import RAW_NAME
 from kvroad.errors import UserError
 from kvroad.files import write_json
-from kvroad.publish.archive import ARCHIVE, publish
+from kvroad.publish.archive import publish
 from kvroad.results import cell_dir, receipt_path
 from kvroad.study.design import make_design
 
@@ -45,7 +46,7 @@ def test_the_archive_unpacks_to_what_the_workflow_looks_for(tmp_path: Path, stud
 
 def tree(folder: Path) -> dict[str, str]:
     """Return the files below a folder as text, but for the archive."""
-    files = [p for p in folder.rglob("*") if p.is_file() and p.name != ARCHIVE]
+    files = [p for p in folder.rglob("*") if p.is_file() and p.name != RAW_NAME]
     return {str(path.relative_to(folder)): path.read_text() for path in files}
 
 
@@ -63,7 +64,7 @@ def test_the_published_copy_is_replaced_whole_and_the_own_report_stays(
     publish(study, make_design(study), results, reports)
     assert tree(own) == before
     assert set(tree(published)) == {"index.html", "figures/a.svg"}
-    assert f'href="{ARCHIVE}"' in (published / "index.html").read_text()
+    assert f'href="{RAW_NAME}"' in (published / "index.html").read_text()
 
     (published / "README.md").write_text("by hand")
     (own / "README.md").write_text("a note of one's own")

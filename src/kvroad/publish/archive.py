@@ -17,9 +17,7 @@ from kvroad.study.design import Design
 from kvroad.study.fields import Study
 from kvroad.study.name import PUBLISHED, study_slug
 
-__all__ = ["ARCHIVE", "publish"]
-
-ARCHIVE = RAW_NAME
+__all__ = ["publish"]
 
 
 def publish(study: Study, design: Design, results_dir: Path, reports_dir: Path) -> Path:
@@ -50,11 +48,11 @@ def publish(study: Study, design: Design, results_dir: Path, reports_dir: Path) 
     made = target.with_name(f"{report.name}.tmp")
     shutil.rmtree(made, ignore_errors=True)
     shutil.copytree(report, made, ignore=shutil.ignore_patterns(".snakemake_timestamp"))
-    _archive(files, results_dir, made / ARCHIVE)
+    _archive(files, results_dir, made / RAW_NAME)
     page = made / "index.html"
     page.write_text(with_raw_link(page.read_text(encoding="utf-8")), encoding="utf-8")
     _replace(target, made)
-    return target / ARCHIVE
+    return target / RAW_NAME
 
 
 def _archive(files: list[Path], results_dir: Path, target: Path) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kvroad.analysis.saved_study import SavedStudy
+from kvroad.analysis.saved_study import RAW_NAME, SavedStudy
 from kvroad.cli.plan.power import Power, power_of
 from kvroad.cli.plan.schedule import Duration, LaunchRow, duration_of, to_run
 from kvroad.cli.status import REPORTS, RESULTS
@@ -17,7 +17,6 @@ from kvroad.engines import largest_launch, plan_of, pool_bytes
 from kvroad.measure.missing import missing_launches
 from kvroad.plan import Claim, Plan
 from kvroad.proof.witness import witness_kinds
-from kvroad.publish.archive import ARCHIVE
 from kvroad.results import outcome_of
 from kvroad.study.arms import lengths_of
 from kvroad.study.design import Cell, Design, Launch
@@ -185,7 +184,7 @@ def _cost(prices: Mapping[str, float | None], duration: Duration) -> float | Non
 def _published(study: Study, cells: list[str]) -> Published | None:
     """Return the report whose raw files hold cells of the study that are not taken in here."""
     report = SavedStudy(study.name, REPORTS / PUBLISHED / study.name)
-    if not report.has("cells") or not (archive := report.folder / ARCHIVE).is_file():
+    if not report.has("cells") or not (archive := report.folder / RAW_NAME).is_file():
         return None
     there = set(report.table("cells")["cell"]) & set(cells)
     missing = [cell for cell in there if outcome_of(RESULTS, cell) is None]
