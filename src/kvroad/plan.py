@@ -12,13 +12,12 @@ import json
 import types
 import typing
 from dataclasses import dataclass, field, replace
-from typing import Any, TypedDict
+from typing import Any
 
 __all__ = [
     "PLAN_VERSION",
     "Claim",
     "Command",
-    "Event",
     "File",
     "Label",
     "LogLine",
@@ -40,35 +39,6 @@ PLAN_VERSION = 1
 
 class PlanError(ValueError):
     """A plan that this version cannot run."""
-
-
-class Event(TypedDict, total=False):
-    """A line of ``events.jsonl``: what the agent answers; ``event`` says which keys are there.
-
-    A process adds keys of its own to its ``ready`` event, such as ``cache_check``.
-    """
-
-    event: str
-    time: str
-    mono_ns: int
-    launch: str
-    boot_id: str | None
-    run_id: str | None
-    process: str
-    pid: int
-    returncode: int | None
-    cell: str
-    phase: str
-    pulls: int
-    kind: str
-    ok: bool | None
-    expected: str
-    seen: str
-    where: str
-    status: str
-    step: str | None
-    reason: str
-    cache_check: str
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,11 @@ from typing import TypedDict
 __all__ = ["AgentEvent", "Holder", "ProcessEvent", "RelayCommand", "end_of", "read_events"]
 
 
-class _EventHead(TypedDict):
+class _ProcessEvent(TypedDict):
     event: str
 
 
-class ProcessEvent(_EventHead, total=False):
+class ProcessEvent(_ProcessEvent, total=False):
     """What a program tells the agent.
 
     ``ready`` may tell ``ports`` and, in further fields, versions; ``progress`` tells pulls
@@ -36,13 +36,17 @@ class Holder(TypedDict, total=False):
     since: str
 
 
-class AgentEvent(_EventHead, total=False):
+class AgentEvent(TypedDict, total=False):
     """What the agent tells of a launch, and what its ``events.jsonl`` keeps.
 
-    ``launch`` begins it with ``run_id`` and ``boot_id``; ``end`` tells ``status``, of which
-    ``complete``, ``stopped``, ``failed`` and ``interrupted`` there are, ``step`` and ``reason``.
+    ``launch`` begins it with ``run_id`` and ``boot_id``; ``check`` tells what a kind of counter
+    showed; ``end`` tells ``status``, of which ``complete``, ``stopped``, ``failed`` and
+    ``interrupted`` there are, ``step`` and ``reason``. A process adds fields of its own to its
+    ``ready`` event, such as ``cache_check``.
     """
 
+    event: str
+    launch: str
     cell: str
     phase: str
     process: str
@@ -57,6 +61,13 @@ class AgentEvent(_EventHead, total=False):
     rebooted: bool
     run_id: str | None
     boot_id: str | None
+    returncode: int | None
+    kind: str
+    ok: bool | None
+    expected: str
+    seen: str
+    where: str
+    cache_check: str
     status: str
     step: str
     reason: str

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
 
+from kvroad.evidence.events import AgentEvent
 from kvroad.evidence.requests import (
     Request,
     median,
@@ -16,7 +17,6 @@ from kvroad.evidence.requests import (
     rate_of,
 )
 from kvroad.evidence.vllm import Metrics, Transfers, parse_prometheus, transfers_between
-from kvroad.plan import Event
 
 __all__ = [
     "CACHE_CHECKS",
@@ -152,7 +152,7 @@ def _known(kind: type[R], values: Mapping[str, Any]) -> R:
     return kind(**{name: value for name, value in values.items() if name in names})
 
 
-def cache_check_of(events: Iterable[Event]) -> str:
+def cache_check_of(events: Iterable[AgentEvent]) -> str:
     """Return one of `CACHE_CHECKS`: the fact ``cache_check`` of the launch's ready events.
 
     Its details follow a colon; what is no known word is no check.
@@ -161,7 +161,7 @@ def cache_check_of(events: Iterable[Event]) -> str:
     return next((word for word in (DIFFERENT, EQUAL) if word in words), NOT_CHECKED)
 
 
-def cache_facts(events: Iterable[Event]) -> list[str]:
+def cache_facts(events: Iterable[AgentEvent]) -> list[str]:
     """Return what the ready events of a launch tell of the check, word for word."""
     ready = [event for event in events if event.get("event") == "ready"]
     return [str(event["cache_check"]) for event in ready if "cache_check" in event]

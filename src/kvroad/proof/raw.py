@@ -12,13 +12,14 @@ from typing import cast
 
 from kvroad.errors import UserError
 from kvroad.evidence.counter import Edge, phase_edges
+from kvroad.evidence.events import AgentEvent
 from kvroad.evidence.kv_transfer import NEEDLE
 from kvroad.evidence.log import ProcessLog
 from kvroad.evidence.nixl import Pull, PullLog, parse_pulls
 from kvroad.evidence.scan import LineScan
 from kvroad.evidence.serving import SERVED_FILES, ServedPhase, folder_of, served_phase
 from kvroad.evidence.vllm import KvLine, parse_kv_lines
-from kvroad.plan import Claim, Event, Phase, PlannedCell, claim_and_cells
+from kvroad.plan import Claim, Phase, PlannedCell, claim_and_cells
 from kvroad.study.kinds import BACKENDS
 
 __all__ = ["Evidence", "FarEnd", "read_raw"]
@@ -62,7 +63,7 @@ class Evidence:
     logs: Mapping[str, ProcessLog]
     pulls: tuple[PullLog, ...]
     edges: tuple[Edge, ...]
-    events: tuple[Event, ...]
+    events: tuple[AgentEvent, ...]
     planned: Mapping[tuple[str, str], int]
     cell: str | None = None
     n_cells: int = 1
@@ -112,14 +113,14 @@ class Evidence:
                 payload[phase.cell, phase.phase] = int(phase.transfers.n_bytes)
         return payload
 
-    def ended(self) -> Event:
+    def ended(self) -> AgentEvent:
         """Return how the agent ended this cell: its ``end`` event, empty where there is none.
 
         A cell that is whole is complete, however a later cell of its launch ended.
         """
         if self.cell is not None and self.n_cells > 1 and self._is_whole():
             return {"event": "end", "status": "complete"}
-        return next((e for e in reversed(self.events) if e.get("event") == "end"), Event())
+        return next((e for e in reversed(self.events) if e.get("event") == "end"), AgentEvent())
 
     def _is_whole(self) -> bool:
         if self.claim.serving is not None:
@@ -156,7 +157,7 @@ def read_raw(raw_dir: Path, cell: str | None = None) -> Evidence:
         tuple(pulls),
         _edges(raw_dir / "counters.jsonl"),
         # Whoever reads an event looks for its keys one by one.
-        cast("tuple[Event, ...]", _json_rows(raw_dir / "events.jsonl")),
+        cast("tuple[AgentEvent, ...]", _json_rows(raw_dir / "events.jsonl")),
         {(c.cell, p.name): p.pulls for c in cells for p in c.phases if cell in (None, c.cell)},
         cell,
         len(cells),

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import json
 import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
+from kvroad.evidence.events import read_events
 from kvroad.measure.missing import missing_launches
 from kvroad.results import cell_dir, outcome_of
 from kvroad.study.design import Design, Launch
@@ -113,8 +113,7 @@ def _span(launch: Launch, results_dir: Path) -> _Span | None:
     cell, outcome = outcomes[0]
     assert outcome is not None
     try:
-        text = (cell_dir(results_dir, cell.id) / "raw" / "events.jsonl").read_text()
-        rows = [json.loads(line) for line in text.splitlines()]
+        rows = read_events(cell_dir(results_dir, cell.id) / "raw")
         start, end = (datetime.fromisoformat(row["time"]) for row in (rows[0], rows[-1]))
         seconds = (rows[-1]["mono_ns"] - rows[0]["mono_ns"]) / 1e9
     except (OSError, ValueError, KeyError, IndexError):
